@@ -1,0 +1,147 @@
+"""From the document a person edits to frozen, checked values. Every failure is one sentence."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from tiderl_jax.core.config import ExperimentConfig
+from tiderl_jax.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def unknown_name(name: str, known: typing.Iterable[str], what: str) -> ConfigError:
+    """The error for a name that nothing reads, naming the nearest one that exists."""
+    options = sorted(known)
+    near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(options)}."
+    return ConfigError(f"Unknown {what} {name!r}: {hint}")
+
+
+def into(kind: type[T], values: Mapping[str, Any], path: str = "config") -> T:
+    """Builds the frozen dataclass `kind` from a mapping with exactly its fields.
+
+    Raises:
+      ConfigError: a key is unknown, missing, or its value has another type.
+    """
+    hints = typing.get_type_hints(kind)
+    fields = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in fields:
+            raise unknown_name(name, fields, f"key in {path}")
+    missing = [name for name in fields if name not in values]
+    if missing:
+        raise ConfigError(f"{path}.{missing[0]} is missing.")
+    return kind(**{name: _value(hints[name], values[name], f"{path}.{name}") for name in fields})
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    kind = next(option for option in options if option is not type(None))
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path} must be a section, not {value!r}.")
+        return into(kind, value, path)
+    if typing.get_origin(kind) is Mapping:
+        return types.MappingProxyType(dict(value))
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigError(f"{path} must be of type {kind.__name__}, not {value!r}.")
+    return value
+
+
+def resolve(document: Mapping[str, Any]) -> ExperimentConfig:
+    """Resolves and checks a whole experiment.
+
+    Raises:
+      ConfigError: with the first thing that is wrong, in one sentence.
+    """
+    config = into(ExperimentConfig, document)
+    for holds, sentence in _limits(config):
+        if not holds:
+            raise ConfigError(sentence)
+    return config
+
+
+def _limits(config: ExperimentConfig) -> typing.Iterator[tuple[bool, str]]:
+    """Every limit on one field or between fields, as (holds, what to do about it)."""
+    rollout, decoder, learner, model = (
+        config.rollout,
+        config.decoder,
+        config.learner,
+        config.model,
+    )
+    yield config.steps >= 1, "steps must be at least 1."
+    yield config.environment.max_turns >= 1, "environment.max_turns must be at least 1."
+    yield (
+        rollout.prompts_per_step >= 1 and rollout.samples_per_prompt >= 1,
+        "rollout.prompts_per_step and rollout.samples_per_prompt must be at least 1.",
+    )
+    yield (
+        rollout.prompts_per_step % max(learner.updates_per_step, 1) == 0
+        and learner.updates_per_step >= 1,
+        "learner.updates_per_step must divide rollout.prompts_per_step.",
+    )
+    yield (
+        rollout.max_tokens_per_turn < rollout.max_context_tokens,
+        "rollout.max_tokens_per_turn must be below rollout.max_context_tokens.",
+    )
+    yield rollout.temperature > 0, "rollout.temperature must be above 0 (training is sampled)."
+    yield (
+        rollout.max_context_tokens <= decoder.n_pages * decoder.page_tokens,
+        f"One rollout of rollout.max_context_tokens = {rollout.max_context_tokens} does not fit "
+        f"the pool of decoder.n_pages x decoder.page_tokens = "
+        f"{decoder.n_pages * decoder.page_tokens} tokens.",
+    )
+    yield (
+        rollout.max_context_tokens <= learner.tokens_per_row,
+        "learner.tokens_per_row must be at least rollout.max_context_tokens.",
+    )
+    yield (
+        decoder.kv_after_update in ("drop", "keep_labelled"),
+        f"decoder.kv_after_update must be 'drop' or 'keep_labelled', "
+        f"not {decoder.kv_after_update!r}.",
+    )
+    yield (
+        (model.checkpoint is None) != (model.architecture is None),
+        "Give either model.checkpoint or model.architecture, not both and not neither.",
+    )
+    yield (
+        model.dtype in ("float32", "bfloat16"),
+        f"model.dtype must be 'float32' or 'bfloat16', not {model.dtype!r}.",
+    )
+    yield config.scheduler.staleness_bound >= 0, "scheduler.staleness_bound must be at least 0."
+    yield (
+        config.partition.actor_devices % max(config.partition.actor_tensor_parallel, 1) == 0,
+        "partition.actor_tensor_parallel must divide partition.actor_devices.",
+    )
+
+
+def to_json(config: ExperimentConfig) -> str:
+    """The resolved experiment as canonical JSON (sorted keys)."""
+    return json.dumps(_plain(config), sort_keys=True, indent=2) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def config_hash(config: ExperimentConfig) -> str:
+    """16 hex digits that identify the resolved experiment."""
+    return hashlib.blake2b(to_json(config).encode(), digest_size=8).hexdigest()
