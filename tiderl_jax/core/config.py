@@ -50,8 +50,8 @@ class ArchitectureConfig:
 class ModelConfig:
     """Either a checkpoint folder (Hugging Face layout) or the shape of a new model."""
 
-    checkpoint: str | None
-    architecture: ArchitectureConfig | None
+    checkpoint: str  # empty: a new model
+    architecture: ArchitectureConfig | None  # None: as the checkpoint says
     dtype: str  # of weights and activations: float32 or bfloat16; logits are always float32
 
 
@@ -155,8 +155,7 @@ class EvaluationConfig:
 class PartitionConfig:
     """Which devices hold which role."""
 
-    n_rollout_ranks: int
-    devices_per_rank: int
+    n_rollout_ranks: int  # of one device each
     actor_devices: int
     actor_tensor_parallel: int  # the rest of the actor's devices are data parallel (fsdp)
     share_devices: bool  # rollout and actor use the same devices in turn (a laptop)

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -41,21 +42,29 @@ def into(kind: type[T], values: Mapping[str, Any], path: str = "config") -> T:
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options: tuple[Any, ...] = (hint,)
+    if isinstance(hint, types.UnionType):
+        options = typing.get_args(hint)
     if value is None and type(None) in options:
         return None
-    kind = next(option for option in options if option is not type(None))
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{path} must be a section, not {value!r}.")
-        return into(kind, value, path)
+    kind: Any = next(option for option in options if option is not type(None))
+    if dataclasses.is_dataclass(kind):
+        return into(typing.cast(type[Any], kind), _section(value, path), path)
     if typing.get_origin(kind) is Mapping:
-        return types.MappingProxyType(dict(value))
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return types.MappingProxyType(dict(_section(value, path)))
+    if kind is float and type(value) is int:
         return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if type(value) is not kind:
         raise ConfigError(f"{path} must be of type {kind.__name__}, not {value!r}.")
+    if kind is float and not math.isfinite(typing.cast(float, value)):
+        raise ConfigError(f"{path} must be finite, not {value!r}.")
     return value
+
+
+def _section(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} must be a section, not {value!r}.")
+    return typing.cast(Mapping[str, Any], value)
 
 
 def resolve(document: Mapping[str, Any]) -> ExperimentConfig:
@@ -111,7 +120,7 @@ def _limits(config: ExperimentConfig) -> typing.Iterator[tuple[bool, str]]:
         f"not {decoder.kv_after_update!r}.",
     )
     yield (
-        (model.checkpoint is None) != (model.architecture is None),
+        (model.checkpoint == "") != (model.architecture is None),
         "Give either model.checkpoint or model.architecture, not both and not neither.",
     )
     yield (
@@ -136,12 +145,33 @@ def _plain(value: Any) -> Any:
             field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        items = typing.cast(Mapping[str, Any], value)
+        return {key: _plain(item) for key, item in items.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [_plain(item) for item in typing.cast(typing.Sequence[Any], value)]
     return value
 
 
 def config_hash(config: ExperimentConfig) -> str:
     """16 hex digits that identify the resolved experiment."""
     return hashlib.blake2b(to_json(config).encode(), digest_size=8).hexdigest()
+
+
+def derived_numbers(config: ExperimentConfig) -> list[tuple[str, str]]:
+    """The numbers that follow from the config, for the table printed at start."""
+    rollout, decoder, learner = config.rollout, config.decoder, config.learner
+    per_step = rollout.prompts_per_step * rollout.samples_per_prompt
+    return [
+        ("config hash", config_hash(config)),
+        ("rollouts per step", f"{per_step}"),
+        ("rollouts per optimizer update", f"{per_step // learner.updates_per_step}"),
+        ("optimizer updates", f"{config.steps * learner.updates_per_step}"),
+        ("training rollouts in all", f"{config.steps * per_step}"),
+        ("tokens per microbatch", f"{learner.tokens_per_row * learner.rows_per_microbatch}"),
+        ("KV pool per rank, tokens", f"{decoder.n_pages * decoder.page_tokens}"),
+        (
+            "longest rollouts that fit a rank's pool",
+            f"{decoder.n_pages * decoder.page_tokens // rollout.max_context_tokens}",
+        ),
+        ("evaluation episodes per evaluation", f"{2 * config.evaluation.n_tasks}"),
+    ]

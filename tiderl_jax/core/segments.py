@@ -20,8 +20,8 @@ NO_VERSION = PolicyVersion(-1)
 """The version field of tokens that no policy sampled."""
 
 
-def _frozen(values: np.ndarray, dtype: type) -> np.ndarray:
-    array: np.ndarray = np.array(values, dtype=dtype)
+def _frozen(values: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
+    array = np.array(values, dtype=dtype)
     array.setflags(write=False)
     return array
 

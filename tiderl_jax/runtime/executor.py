@@ -1,0 +1,242 @@
+"""Carries out the scheduler's commands on real engines, real environments and a real learner."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from tiderl_jax.core.commands import (
+    Abort,
+    Admit,
+    Command,
+    DropGroup,
+    EndRollout,
+    Finish,
+    Pause,
+    PauseEnvironment,
+    Probe,
+    Publish,
+    Release,
+    RequestTasks,
+    Resume,
+    ResumeEnvironment,
+    RunTurn,
+    SetTimer,
+    StartStep,
+    StepEnvironment,
+)
+from tiderl_jax.core.config import RolloutConfig
+from tiderl_jax.core.events import (
+    EnvironmentFailed,
+    EnvironmentReady,
+    ProbeFailed,
+    ProbeMeasured,
+    RolloutEnded,
+    RolloutFailed,
+    TasksArrived,
+)
+from tiderl_jax.core.identity import key_words
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.core.trajectories import Outcome, Task, Trajectory
+from tiderl_jax.decoder.engine import Sampling, TurnRequest
+from tiderl_jax.envs.protocol import Answer
+from tiderl_jax.models.chat import ChatRenderer
+from tiderl_jax.runtime.decoders import DecoderWorker
+from tiderl_jax.runtime.environments import EnvironmentPool
+from tiderl_jax.runtime.episodes import Episode, Episodes
+from tiderl_jax.runtime.inbox import Inbox
+from tiderl_jax.runtime.learner_worker import Job, LearnerWorker
+from tiderl_jax.runtime.tasks import TaskSource
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRules:
+    """What a turn and a rollout are limited by, and the seed of every sample."""
+
+    rollout: RolloutConfig
+    max_turns: int
+    seed: int
+
+
+class Executor:
+    """One method per kind of command. Methods return at once; workers answer with events."""
+
+    def __init__(
+        self,
+        rules: TurnRules,
+        inbox: Inbox,
+        tasks: TaskSource,
+        episodes: Episodes,
+        renderer: ChatRenderer,
+        on_trajectory: Callable[[Trajectory], None],
+    ) -> None:
+        self._rules = rules
+        self._inbox = inbox
+        self._tasks = tasks
+        self._episodes = episodes
+        self._renderer = renderer
+        self._on_trajectory = on_trajectory
+        self._probes: set[RolloutId] = set()
+        self._n_requested = dict.fromkeys(Purpose, 0)
+        self._trainer_version = PolicyVersion(0)
+
+    def connect(
+        self,
+        environments: EnvironmentPool,
+        decoders: dict[RankId, DecoderWorker],
+        learner: LearnerWorker,
+    ) -> None:
+        """Gives the executor its workers, which report to its `started`, `answered`, `failed`."""
+        self._environments = environments
+        self._decoders = decoders
+        self._learner = learner
+
+    def execute(self, command: Command, now_ns: int) -> None:
+        """Starts what the scheduler asked for."""
+        match command:
+            case RequestTasks():
+                self._request_tasks(command)
+            case Probe(group):
+                self._probe(group)
+            case Admit(rollout, _):
+                self._admit(rollout)
+            case RunTurn(rollout, rank):
+                self._run_turn(rollout, rank)
+            case StepEnvironment(rollout):
+                self._step_environment(rollout)
+            case Pause(rollout, rank) | Release(rollout, rank):
+                self._decoders[rank].release(rollout)
+            case Resume():
+                pass  # the decoder finds what is left of its KV at the next turn
+            case PauseEnvironment(rollout):
+                self._environments.pause(rollout)
+            case ResumeEnvironment(rollout):
+                self._environments.resume(rollout)
+            case EndRollout(rollout, outcome):
+                self._end(rollout, outcome)
+            case DropGroup(group, _):
+                self._drop(group)
+            case StartStep(step, groups, _):
+                self._start_step(step, groups)
+            case Publish(version, ranks):
+                published = self._learner.take(version)
+                for rank in ranks:
+                    self._decoders[rank].load_weights(published)
+            case SetTimer(at_ns):
+                self._inbox.set_timer(at_ns)
+            case Finish() | Abort():
+                pass  # the loop ends by itself
+            case _:
+                assert_never(command)
+
+    # What environments report, from their threads.
+
+    def started(self, rollout: RolloutId, task: Task, observation: str) -> None:
+        """The environment is open: its first prompt begins the episode."""
+        episode = Episode(rollout, task, self._rules.rollout.max_context_tokens)
+        n_tokens = episode.append(self._renderer.first(observation))
+        self._episodes.begin(episode)
+        if rollout in self._probes:
+            self._environments.pause(rollout)  # it is idle by our doing until it is admitted
+            self._inbox.post(ProbeMeasured(rollout.group, n_tokens))
+        else:
+            self._inbox.post(EnvironmentReady(rollout, n_tokens))
+
+    def answered(self, rollout: RolloutId, answer: Answer) -> None:
+        """The environment answered: the next turn may run, or the rollout is over."""
+        episode = self._episodes.find(rollout)
+        if episode is None:
+            return  # its group was dropped meanwhile
+        episode.reward += answer.reward
+        if answer.done:
+            self._end(rollout, Outcome.FINISHED)
+        elif episode.n_turns >= self._rules.max_turns:
+            self._end(rollout, Outcome.TRUNCATED_TURNS)
+        else:
+            n_tokens = episode.append(self._renderer.next(answer.observation))
+            self._inbox.post(EnvironmentReady(rollout, n_tokens))
+
+    def failed(self, rollout: RolloutId, reason: str) -> None:
+        """The environment is lost, and with it the attempt."""
+        self._episodes.forget(rollout)
+        if rollout in self._probes:
+            self._probes.discard(rollout)
+            self._inbox.post(ProbeFailed(rollout.group, reason))
+        else:
+            self._inbox.post(EnvironmentFailed(rollout, reason))
+
+    # What the scheduler asks for, from the driver's thread.
+
+    def _request_tasks(self, command: RequestTasks) -> None:
+        purpose = command.purpose
+        first = self._n_requested[purpose]
+        self._n_requested[purpose] += command.n_groups
+        groups = tuple(GroupId(purpose, first + i) for i in range(command.n_groups))
+        self._inbox.post(TasksArrived(groups, self._tasks.n_members(purpose)))
+
+    def _probe(self, group: GroupId) -> None:
+        probe = RolloutId(group, member=0)
+        self._probes.add(probe)
+        self._environments.open(probe, self._tasks.task(group))
+
+    def _admit(self, rollout: RolloutId) -> None:
+        if rollout in self._probes:  # its environment has been open since the probe
+            self._probes.discard(rollout)
+            self._environments.resume(rollout)
+            episode = self._episodes.find(rollout)
+            if episode is not None:
+                self._inbox.post(EnvironmentReady(rollout, len(episode.context_ids)))
+        else:
+            self._environments.open(rollout, self._tasks.task(rollout.group))
+
+    def _run_turn(self, rollout: RolloutId, rank: RankId) -> None:
+        episode = self._episodes.find(rollout)
+        if episode is None:
+            return  # it failed meanwhile, and the scheduler has been told
+        limits, group = self._rules.rollout, rollout.group
+        greedy = group.purpose is Purpose.EVALUATE_GREEDY
+        evaluation = group.purpose is Purpose.EVALUATE
+        sampling = Sampling(
+            temperature=0.0 if greedy else 1.0 if evaluation else limits.temperature,
+            key=key_words(
+                self._rules.seed,
+                "sample",
+                group.purpose,
+                group.index,
+                rollout.member,
+                rollout.attempt,
+                episode.n_turns,
+            ),
+            max_tokens=limits.max_tokens_per_turn,
+            stop_token_id=self._renderer.stop_token_id,
+        )
+        self._decoders[rank].run_turn(TurnRequest(rollout, episode.context_ids, sampling))
+
+    def _step_environment(self, rollout: RolloutId) -> None:
+        episode = self._episodes.find(rollout)
+        if episode is not None:
+            action = self._renderer.text(episode.segments[-1].token_ids)
+            self._environments.step(rollout, action)
+
+    def _end(self, rollout: RolloutId, outcome: Outcome) -> None:
+        self._environments.close(rollout)
+        if self._episodes.find(rollout) is None:
+            return
+        trajectory = self._episodes.end(rollout, outcome)
+        if trajectory is None:
+            self._inbox.post(RolloutFailed(rollout, "no token of the model was captured"))
+        else:
+            self._on_trajectory(trajectory)
+            self._inbox.post(RolloutEnded(rollout, outcome))
+
+    def _drop(self, group: GroupId) -> None:
+        rollouts = self._episodes.drop(group)
+        for rollout in rollouts:
+            self._probes.discard(rollout)
+            self._environments.close(rollout)
+        for decoder in self._decoders.values():
+            decoder.cancel(rollouts)
+
+    def _start_step(self, step: int, groups: tuple[GroupId, ...]) -> None:
+        trajectories = [self._episodes.take(group) for group in groups]
+        self._learner.start(Job(step, self._trainer_version, trajectories))
+        self._trainer_version = PolicyVersion(self._trainer_version + 1)

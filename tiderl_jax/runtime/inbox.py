@@ -1,0 +1,45 @@
+"""The driver's event source in wall time: one queue for all workers, and the timers."""
+
+import heapq
+import queue
+import time
+
+from tiderl_jax.core.events import Event, TimerFired
+
+
+class Inbox:
+    """Events of all workers in order of arrival; a worker's death is raised in the driver thread."""
+
+    def __init__(self) -> None:
+        self._arrivals: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
+        self._timers: list[int] = []
+
+    def post(self, event: Event) -> None:
+        """Hands an event to the driver; called from any thread."""
+        self._arrivals.put(event)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run with this error; called by a thread that cannot go on."""
+        self._arrivals.put(error)
+
+    def set_timer(self, at_ns: int) -> None:
+        """Asks for `TimerFired` at a time of `time.monotonic_ns`; called by the driver thread."""
+        heapq.heappush(self._timers, at_ns)
+
+    def next(self) -> tuple[Event, int]:
+        """Waits for the next event or timer.
+
+        Raises:
+          BaseException: whatever ended a worker thread.
+        """
+        while True:
+            wait_s = None
+            if self._timers:
+                wait_s = max(0.0, (self._timers[0] - time.monotonic_ns()) / 1e9)
+            try:
+                arrival = self._arrivals.get(timeout=wait_s)
+            except queue.Empty:
+                return TimerFired(heapq.heappop(self._timers)), time.monotonic_ns()
+            if isinstance(arrival, BaseException):
+                raise arrival
+            return arrival, time.monotonic_ns()
