@@ -91,7 +91,10 @@ class PriorityWeights:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """A preset and its five decisions. An ablation changes exactly one of the five."""
+    """A preset and its five decisions. An ablation changes exactly one of the five.
+
+    An empty decision means: as the preset says (`scheduler.presets.resolve_preset`).
+    """
 
     preset: str
     admission: str

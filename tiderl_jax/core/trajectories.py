@@ -76,6 +76,11 @@ class Trajectory:
         return int(self.loss_mask.sum())
 
     @property
+    def first_version(self) -> PolicyVersion:
+        """The policy version of the first token that the model sampled."""
+        return PolicyVersion(int(self.versions[self.loss_mask][0]))
+
+    @property
     def oldest_version(self) -> PolicyVersion:
         """The oldest policy version among the tokens that may train."""
         return PolicyVersion(int(self.versions[self.loss_mask].min()))

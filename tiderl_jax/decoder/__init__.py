@@ -1,0 +1,1 @@
+"""A paged-KV, continuously batching decoder: one replica, used by one thread."""

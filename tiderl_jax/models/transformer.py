@@ -128,3 +128,8 @@ class Transformer(nnx.Module):
 def new_model(spec: ModelSpec, seed: int) -> tuple[nnx.GraphDef, nnx.State]:
     """A freshly initialised model, split once into its static graph and its parameters."""
     return nnx.split(Transformer(spec, nnx.Rngs(params=seed)))
+
+
+def graph(spec: ModelSpec) -> nnx.GraphDef:
+    """The static graph of a model whose parameters come from elsewhere."""
+    return nnx.graphdef(nnx.eval_shape(lambda: Transformer(spec, nnx.Rngs(params=0))))

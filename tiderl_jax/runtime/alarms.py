@@ -28,9 +28,13 @@ class AlarmClock:
         self._requests: queue.SimpleQueue[Alarm | None] = queue.SimpleQueue()
         self._count = itertools.count()
 
+    def now_ns(self) -> int:
+        """The time that alarms are set by."""
+        return time.monotonic_ns()
+
     def after(self, delay_s: float, action: Callable[[], None]) -> Alarm:
         """Runs `action()` after a delay; called from any thread."""
-        alarm = Alarm(time.monotonic_ns() + int(delay_s * 1e9), action)
+        alarm = Alarm(self.now_ns() + int(delay_s * 1e9), action)
         self._requests.put(alarm)
         return alarm
 
@@ -44,7 +48,7 @@ class AlarmClock:
         while True:
             wait_s = None
             if pending:
-                wait_s = max(0.0, (pending[0][0] - time.monotonic_ns()) / 1e9)
+                wait_s = max(0.0, (pending[0][0] - self.now_ns()) / 1e9)
             try:
                 alarm = self._requests.get(timeout=wait_s)
             except queue.Empty:

@@ -5,19 +5,22 @@ digests, goes to a temporary name, is synced, and is renamed. Resume believes ma
 """
 
 import json
-import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 
 from tiderl_jax.core.errors import StorageFault
+from tiderl_jax.report.run_files import write_text
 from tiderl_jax.runtime.weights import digest
 
 MANIFEST = "manifest.json"
+
+State = Mapping[str, Any]
+"""A learner's state: arrays by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Manifest:
     """What a commit promises."""
 
     step: int
+    complete: bool  # nothing is left to do
     config_hash: str
     state_digest: str  # of every array of the learner's state
     scheduler: dict[str, Any]  # the scheduler's snapshot
@@ -38,25 +42,30 @@ class CheckpointStore:
         self._folder = folder
         self._config_hash = config_hash
         self._keep = keep
-        self._saved: dict[int, str] = {}  # step -> digest of arrays without a manifest yet
+        self._digests: dict[int, str] = {}  # of the arrays that this process wrote
 
-    def save_arrays(self, step: int, state: Any) -> None:
+    def save_arrays(self, step: int, state: State) -> None:
         """Writes the learner's state of a step and waits; it counts only after `commit`."""
         path = self._path(step) / "state"
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(path.absolute(), _by_path(state), force=True)
+            checkpointer.save(path.absolute(), dict(state), force=True)
             checkpointer.wait_until_finished()
-        self._saved[step] = digest(state)
+        self._digests[step] = digest(state)
 
-    def commit(self, step: int, scheduler: dict[str, Any], ledger: dict[str, Any]) -> bool:
-        """Makes a saved step the newest commit; False if no arrays of that step were saved."""
-        if step not in self._saved:
-            return False
-        manifest = Manifest(step, self._config_hash, self._saved.pop(step), scheduler, ledger)
-        write_atomically(self._path(step) / MANIFEST, json.dumps(asdict(manifest), indent=1))
+    def has_arrays(self, step: int) -> bool:
+        """Whether this process has written the arrays of a step."""
+        return step in self._digests
+
+    def commit(
+        self, step: int, scheduler: dict[str, Any], ledger: dict[str, Any], complete: bool = False
+    ) -> None:
+        """Makes a step whose arrays are written the newest commit (also a second time)."""
+        manifest = Manifest(
+            step, complete, self._config_hash, self._digests[step], scheduler, ledger
+        )
+        write_text(self._path(step) / MANIFEST, json.dumps(asdict(manifest), indent=1))
         for older in self._committed()[self._keep :]:
             shutil.rmtree(self._path(older))
-        return True
 
     def newest(self) -> Manifest | None:
         """The newest commit's manifest; None in a fresh folder.
@@ -79,19 +88,16 @@ class CheckpointStore:
             )
         return manifest
 
-    def load_arrays(self, manifest: Manifest, like: Any) -> Any:
+    def load_arrays(self, manifest: Manifest, like: State) -> State:
         """The learner's state of a commit, sharded as `like`, its digest proved.
 
         Raises:
           StorageFault: the arrays are not what the manifest promises.
         """
-        abstract = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), like
-        )
         path = (self._path(manifest.step) / "state").absolute()
+        abstract = {name: ocp.utils.to_shape_dtype_struct(leaf) for name, leaf in like.items()}
         with ocp.StandardCheckpointer() as checkpointer:
-            loaded = checkpointer.restore(path, _by_path(abstract))
-        state = jax.tree.unflatten(jax.tree.structure(like), list(_in_order(loaded, like)))
+            state = checkpointer.restore(path, abstract)
         if digest(state) != manifest.state_digest:
             raise StorageFault(
                 f"The arrays of step {manifest.step} do not match their manifest; remove "
@@ -106,31 +112,3 @@ class CheckpointStore:
         """Committed steps, newest first."""
         names = (path.parent.name for path in self._folder.glob(f"step_*/{MANIFEST}"))
         return sorted((int(name.removeprefix("step_")) for name in names), reverse=True)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: temporary name, sync, rename, sync of the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".partial")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path)
-
-
-def _by_path(tree: Any) -> dict[str, Any]:
-    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def _in_order(by_path: dict[str, Any], like: Any) -> Any:
-    return (by_path[_name(path)] for path, _ in jax.tree_util.tree_leaves_with_path(like))

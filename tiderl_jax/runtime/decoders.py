@@ -8,7 +8,8 @@ import jax
 from tiderl_jax.core.events import TurnEnded, WeightsLoaded
 from tiderl_jax.core.ids import PolicyVersion, RankId, RolloutId
 from tiderl_jax.core.segments import Owner, Segment
-from tiderl_jax.decoder.engine import Engine, TurnRequest, TurnResult
+from tiderl_jax.decoder.engine import Engine
+from tiderl_jax.decoder.turns import TurnRequest, TurnResult
 from tiderl_jax.runtime.episodes import Episodes
 from tiderl_jax.runtime.inbox import Inbox
 from tiderl_jax.runtime.threads import supervised
@@ -18,9 +19,17 @@ from tiderl_jax.runtime.weights import Published, load
 class DecoderWorker:
     """Runs an engine's dispatches; orders are carried out between them, in order of arrival."""
 
-    def __init__(self, rank: RankId, engine: Engine, episodes: Episodes, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        rank: RankId,
+        engine: Engine,
+        device: jax.Device,
+        episodes: Episodes,
+        inbox: Inbox,
+    ) -> None:
         self.rank = rank
         self._engine = engine
+        self._device = device
         self._episodes = episodes
         self._inbox = inbox
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -47,7 +56,7 @@ class DecoderWorker:
         """Swaps weights between two dispatches; answered by `WeightsLoaded`."""
 
         def order() -> None:
-            params = load(published, jax.sharding.SingleDeviceSharding(self._engine.device))
+            params = load(published, jax.sharding.SingleDeviceSharding(self._device))
             self._engine.load_weights(params, published.version)
             self._inbox.post(WeightsLoaded(self.rank, published.version, published.digest))
 

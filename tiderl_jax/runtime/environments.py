@@ -6,9 +6,8 @@ at a time: for an answer while its environment works, for traffic while it does 
 
 import math
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 
 from tiderl_jax.core.config import EnvironmentConfig
 from tiderl_jax.core.errors import EnvironmentFault
@@ -47,7 +46,7 @@ class Deadline:
     def pause(self) -> None:
         """Stops the clock."""
         if not self._paused and self._alarm is not None:
-            self._left_s = max(0.0, (self._alarm.at_ns - time.monotonic_ns()) / 1e9)
+            self._left_s = max(0.0, (self._alarm.at_ns - self._alarms.now_ns()) / 1e9)
             self._alarm.cancel()
             self._alarm = None
         self._paused = True
@@ -89,7 +88,7 @@ class EnvironmentPool:
         world: World,
         config: EnvironmentConfig,
         seed: int,
-        n_threads: int,
+        threads: Executor,
         alarms: AlarmClock,
         on_started: Callable[[RolloutId, Task, str], None],
         on_answer: Callable[[RolloutId, Answer], None],
@@ -103,7 +102,7 @@ class EnvironmentPool:
         self._on_answer = on_answer
         self._on_failed = on_failed
         self._sessions: dict[RolloutId, Session] = {}
-        self._threads = ThreadPoolExecutor(n_threads, thread_name_prefix="environment")
+        self._threads = threads
 
     def open(self, rollout: RolloutId, task: Task) -> None:
         """Creates and starts an environment; `on_started` gets its first observation."""
@@ -144,10 +143,6 @@ class EnvironmentPool:
             with session.lock:
                 session.deadline.resume()
 
-    def is_open(self, rollout: RolloutId) -> bool:
-        """Whether the session exists."""
-        return rollout in self._sessions
-
     def close(self, rollout: RolloutId) -> None:
         """Ends a session at any time, also while its environment works."""
         session = self._sessions.pop(rollout, None)
@@ -155,11 +150,10 @@ class EnvironmentPool:
             session.over()
             self._threads.submit(session.environment.close)
 
-    def shut_down(self) -> None:
-        """Closes everything and waits for the pool's threads, except those that hang."""
+    def close_all(self) -> None:
+        """Ends every session."""
         for rollout in list(self._sessions):
             self.close(rollout)
-        self._threads.shutdown(wait=False, cancel_futures=False)
 
     def _work(self, rollout: RolloutId, session: Session, work: Callable[[], None]) -> None:
         """Runs `work` after this turn's seeded delay, under the step deadline."""

@@ -1,6 +1,6 @@
 """Carries out the scheduler's commands on real engines, real environments and a real learner."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -35,16 +35,16 @@ from tiderl_jax.core.events import (
     TasksArrived,
 )
 from tiderl_jax.core.identity import key_words
-from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.core.ids import GroupId, Purpose, RankId, RolloutId
 from tiderl_jax.core.trajectories import Outcome, Task, Trajectory
-from tiderl_jax.decoder.engine import Sampling, TurnRequest
+from tiderl_jax.decoder.turns import Sampling, TurnRequest
 from tiderl_jax.envs.protocol import Answer
 from tiderl_jax.models.chat import ChatRenderer
 from tiderl_jax.runtime.decoders import DecoderWorker
 from tiderl_jax.runtime.environments import EnvironmentPool
 from tiderl_jax.runtime.episodes import Episode, Episodes
 from tiderl_jax.runtime.inbox import Inbox
-from tiderl_jax.runtime.learner_worker import Job, LearnerWorker
+from tiderl_jax.runtime.learner_worker import LearnerWorker
 from tiderl_jax.runtime.tasks import TaskSource
 
 
@@ -76,13 +76,11 @@ class Executor:
         self._renderer = renderer
         self._on_trajectory = on_trajectory
         self._probes: set[RolloutId] = set()
-        self._n_requested = dict.fromkeys(Purpose, 0)
-        self._trainer_version = PolicyVersion(0)
 
     def connect(
         self,
         environments: EnvironmentPool,
-        decoders: dict[RankId, DecoderWorker],
+        decoders: Mapping[RankId, DecoderWorker],
         learner: LearnerWorker,
     ) -> None:
         """Gives the executor its workers, which report to its `started`, `answered`, `failed`."""
@@ -117,10 +115,9 @@ class Executor:
                 self._drop(group)
             case StartStep(step, groups, _):
                 self._start_step(step, groups)
-            case Publish(version, ranks):
-                published = self._learner.take(version)
+            case Publish(_, ranks):
                 for rank in ranks:
-                    self._decoders[rank].load_weights(published)
+                    self._decoders[rank].load_weights(self._learner.published)
             case SetTimer(at_ns):
                 self._inbox.set_timer(at_ns)
             case Finish() | Abort():
@@ -167,11 +164,8 @@ class Executor:
     # What the scheduler asks for, from the driver's thread.
 
     def _request_tasks(self, command: RequestTasks) -> None:
-        purpose = command.purpose
-        first = self._n_requested[purpose]
-        self._n_requested[purpose] += command.n_groups
-        groups = tuple(GroupId(purpose, first + i) for i in range(command.n_groups))
-        self._inbox.post(TasksArrived(groups, self._tasks.n_members(purpose)))
+        groups = self._tasks.take(command.purpose, command.n_groups)
+        self._inbox.post(TasksArrived(groups, self._tasks.n_members(command.purpose)))
 
     def _probe(self, group: GroupId) -> None:
         probe = RolloutId(group, member=0)
@@ -238,5 +232,4 @@ class Executor:
 
     def _start_step(self, step: int, groups: tuple[GroupId, ...]) -> None:
         trajectories = [self._episodes.take(group) for group in groups]
-        self._learner.start(Job(step, self._trainer_version, trajectories))
-        self._trainer_version = PolicyVersion(self._trainer_version + 1)
+        self._learner.start(step, trajectories)

@@ -8,11 +8,19 @@ from tiderl_jax.core.events import Event, TimerFired
 
 
 class Inbox:
-    """Events of all workers in order of arrival; a worker's death is raised in the driver thread."""
+    """Events of all workers in order of arrival; a worker's death is raised in the driver thread.
 
-    def __init__(self) -> None:
+    Its time is the run's: it goes on where an earlier process of the same run left off.
+    """
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._offset_ns = start_ns - time.monotonic_ns()
         self._arrivals: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
         self._timers: list[int] = []
+
+    def now_ns(self) -> int:
+        """The run's time in nanoseconds; monotonic."""
+        return time.monotonic_ns() + self._offset_ns
 
     def post(self, event: Event) -> None:
         """Hands an event to the driver; called from any thread."""
@@ -23,7 +31,7 @@ class Inbox:
         self._arrivals.put(error)
 
     def set_timer(self, at_ns: int) -> None:
-        """Asks for `TimerFired` at a time of `time.monotonic_ns`; called by the driver thread."""
+        """Asks for `TimerFired` at a time of the run; called by the driver thread."""
         heapq.heappush(self._timers, at_ns)
 
     def next(self) -> tuple[Event, int]:
@@ -35,11 +43,11 @@ class Inbox:
         while True:
             wait_s = None
             if self._timers:
-                wait_s = max(0.0, (self._timers[0] - time.monotonic_ns()) / 1e9)
+                wait_s = max(0.0, (self._timers[0] - self.now_ns()) / 1e9)
             try:
                 arrival = self._arrivals.get(timeout=wait_s)
             except queue.Empty:
-                return TimerFired(heapq.heappop(self._timers)), time.monotonic_ns()
+                return TimerFired(heapq.heappop(self._timers)), self.now_ns()
             if isinstance(arrival, BaseException):
                 raise arrival
-            return arrival, time.monotonic_ns()
+            return arrival, self.now_ns()

@@ -1,5 +1,8 @@
 """Which task a group plays: a function of the group's identity, so a resumed run asks the same."""
 
+import heapq
+from collections.abc import Iterable
+
 from tiderl_jax.core.ids import GroupId, Purpose
 from tiderl_jax.core.trajectories import Task
 from tiderl_jax.envs.protocol import Split, World
@@ -8,10 +11,35 @@ from tiderl_jax.envs.protocol import Split, World
 class TaskSource:
     """Training groups walk the training split; evaluation groups repeat the same held-out tasks."""
 
-    def __init__(self, world: World, n_evaluation_tasks: int, samples_per_prompt: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        samples_per_prompt: int,
+        n_evaluation_tasks: int,
+        n_evaluations: int = 0,
+        next_train_index: int = 0,
+        unfinished_train_indices: Iterable[int] = (),
+    ) -> None:
+        """The last three are where an earlier process of the same run left off.
+
+        Groups that it began and did not train are handed out again before any new one.
+        """
         self._world = world
-        self._n_evaluation_tasks = n_evaluation_tasks
         self._samples_per_prompt = samples_per_prompt
+        self._n_evaluation_tasks = n_evaluation_tasks
+        self._unfinished = sorted(unfinished_train_indices)
+        n_evaluated = n_evaluations * n_evaluation_tasks
+        self._next = dict.fromkeys(Purpose, n_evaluated) | {Purpose.TRAIN: next_train_index}
+
+    def take(self, purpose: Purpose, n_groups: int) -> tuple[GroupId, ...]:
+        """The next groups of a purpose."""
+        return tuple(GroupId(purpose, self._take_index(purpose)) for _ in range(n_groups))
+
+    def _take_index(self, purpose: Purpose) -> int:
+        if purpose is Purpose.TRAIN and self._unfinished:
+            return heapq.heappop(self._unfinished)
+        self._next[purpose] += 1
+        return self._next[purpose] - 1
 
     def task(self, group: GroupId) -> Task:
         """The task of a group."""

@@ -1,0 +1,51 @@
+"""Question: does agentic reinforcement learn on a laptop what imitation did not teach?
+
+    make train
+    python -m experiments.train --config configs/quickstart.py --workdir runs/quickstart
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+from configs.base import optimizer, section
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """A 1 M parameter transformer on generated grid worlds."""
+    config = base.get_config()
+    config.name = "quickstart"
+    config.steps = 60
+    config.environment.name = "gridworld"
+    config.environment.options = section(
+        size=4,
+        hole_share=0.22,
+        wall_share=0.0,
+        door_share=1 / 3,
+        min_moves=3,
+        max_moves=7,
+        max_turns=10,
+    )
+    config.environment.max_turns = 10
+    config.environment.latency = section(median_s=0.02, sigma=1.2, cap_s=2.0)
+    config.model.architecture = section(
+        n_layers=3,
+        d_model=168,
+        n_heads=4,
+        n_kv_heads=4,
+        d_head=42,
+        d_ff=448,
+        rope_base=1000.0,
+        norm_epsilon=1e-5,
+        tied_embedding=True,
+    )
+    config.rollout.max_tokens_per_turn = 2
+    config.rollout.max_context_tokens = 128
+    config.learner.optimizer = optimizer(5e-4)
+    config.learner.updates_per_step = 4
+    config.learner.tokens_per_row = 256
+    config.learner.rows_per_microbatch = 16
+    config.warm_start.updates = 60
+    config.warm_start.player = "fetcher"
+    config.warm_start.random_action_share = 0.3
+    config.warm_start.optimizer = optimizer(2e-3)
+    return config

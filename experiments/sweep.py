@@ -1,0 +1,71 @@
+"""Runs a declared grid, one directory per point and seed, then compares and judges its claims.
+
+    python -m experiments.sweep --config configs/first_light.py --workdir runs/first_light
+
+The config file declares, beside `get_config`:
+    points   {name: {key: value}}: what each point overrides
+    seeds    the seeds that every point runs at
+    claims   what is expected of the points (tiderl_jax.report.claims)
+Finished points are not run again, so the same command resumes.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from rich.console import Console
+
+from experiments import cli
+from tiderl_jax.report import claims, compare
+from tiderl_jax.report.run_files import CLAIMS, RunRecord, read_run
+
+
+def main(argv: list[str]) -> int:
+    """Runs what is missing, then writes table.md, comparison.png and claims.json."""
+    values = cli.parse(argv)
+    cli.experiment(values)
+    module, path = cli.config_module(argv)
+    if values.workdir is None:
+        cli.fail("Name the directory of the sweep with --workdir runs/<name>.")
+    workdir = Path(values.workdir)
+    overrides = [argument for argument in argv[1:] if argument.startswith("--config.")]
+    for seed in module.seeds:
+        for point, changes in module.points.items():
+            run_point(path, overrides, changes, seed, workdir / point / f"seed_{seed}")
+    conclude(module, workdir)
+    return 0
+
+
+def run_point(
+    path: Path, overrides: list[str], changes: Mapping[str, object], seed: int, folder: Path
+) -> None:
+    """One run in a process of its own; ends the sweep if it does not complete."""
+    print(f"== {folder}", flush=True)
+    arguments = [f"--config.{key}={value}" for key, value in {**changes, "seed": seed}.items()]
+    command = [sys.executable, "-m", "experiments.train", "--config", str(path)]
+    done = subprocess.run([*command, *overrides, *arguments, "--workdir", str(folder)], check=False)
+    if done.returncode:
+        print(f"error: {folder} ended with exit code {done.returncode}.", file=sys.stderr)
+        sys.exit(done.returncode)
+
+
+def conclude(module: ModuleType, workdir: Path) -> None:
+    """Compares the finished runs and judges the claims."""
+    runs: dict[str, list[RunRecord]] = {
+        point: [read_run(workdir / point / f"seed_{seed}") for seed in module.seeds]
+        for point in module.points
+    }
+    compare.compare(runs, workdir)
+    summaries = {point: [run.summary for run in records] for point, records in runs.items()}
+    results = claims.evaluate(module.claims, summaries)
+    claims.write_claims(workdir / CLAIMS, results)
+    console = Console()
+    console.print(claims.rich_table(results))
+    print((workdir / compare.TABLE).read_text())
+    print(f"{workdir / compare.TABLE}, {workdir / compare.PICTURE}, {workdir / CLAIMS}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,304 @@
+"""Runs for the report's tests: one small enough for figures by hand, and random ones."""
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from tiderl_jax.core.commands import (
+    Admit,
+    Command,
+    DropGroup,
+    DropReason,
+    Finish,
+    Pause,
+    Publish,
+    RequestTasks,
+    Resume,
+    RunTurn,
+    StartStep,
+    StepEnvironment,
+    StepMode,
+)
+from tiderl_jax.core.events import (
+    EnvironmentFailed,
+    EnvironmentReady,
+    Event,
+    RolloutEnded,
+    RolloutFailed,
+    TasksArrived,
+    TimerFired,
+    TurnEnded,
+    TurnStop,
+    Updated,
+    WeightsLoaded,
+)
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.core.trajectories import Outcome
+from tiderl_jax.report import run_files
+from tiderl_jax.report.facts import RolloutFacts, RunFacts
+from tiderl_jax.report.ledger import Ledger
+from tiderl_jax.report.run_files import write_json, write_metrics, write_timeline
+
+S = 10**9
+V0, V1, V2 = (PolicyVersion(i) for i in range(3))
+RANK_0, RANK_1 = RANKS = (RankId(0), RankId(1))
+SMALL = RunFacts("sync", RANKS, n_devices=3, groups_per_step=1, staleness_bound=0)
+
+Turn = tuple[float, Event | None, list[Command], list[RolloutFacts]]
+
+
+def train(index: int, member: int = 0, attempt: int = 0) -> RolloutId:
+    """A training rollout."""
+    return RolloutId(GroupId(Purpose.TRAIN, index), member, attempt)
+
+
+def turn_ended(
+    rollout: RolloutId,
+    rank: RankId,
+    generated: int,
+    found: int,
+    prefilled: int,
+    stop: TurnStop = TurnStop.END_OF_TURN,
+) -> TurnEnded:
+    """A turn's end."""
+    return TurnEnded(rollout, rank, stop, generated, found, prefilled, V0)
+
+
+def facts(
+    rollout: RolloutId,
+    reward: float,
+    n_tokens: int = 0,
+    outcome: Outcome = Outcome.FINISHED,
+    version: PolicyVersion = V0,
+) -> RolloutFacts:
+    """A finished rollout of one turn whose context is twice what the model said."""
+    return RolloutFacts(rollout, reward, outcome, 1, n_tokens, 2 * n_tokens, version)
+
+
+def updated(step: int, version: PolicyVersion, trained: int, context: int, **fields) -> Updated:
+    """An update."""
+    defaults = {"untrained_tokens": (), "n_microbatches": 1, "lags": (), "reward_mean": 0.0}
+    return Updated(step, version, "digest", trained, context, **defaults | fields)
+
+
+def small_run() -> list[Turn]:
+    """Two steps on two ranks, as (time in s, event, commands, facts known by then)."""
+    a, b, c = train(0, 0), train(0, 1), train(1, 0)
+    d, retry, late = train(1, 1), train(1, 1, 1), train(2)
+    first, second, third = (rollout.group for rollout in (a, c, late))
+    ended, colocated = RolloutEnded, StepMode.COLOCATED
+    return [
+        (0, None, [RequestTasks(Purpose.TRAIN, 1)], []),
+        (1, TasksArrived((first,), 2), [Admit(a, RANK_0), Admit(b, RANK_1)], []),
+        (2, EnvironmentReady(a, 20), [RunTurn(a, RANK_0)], []),
+        (3, EnvironmentReady(b, 20), [RunTurn(b, RANK_1)], []),
+        (4, turn_ended(b, RANK_1, 10, 0, 20), [StepEnvironment(b)], []),
+        (5, turn_ended(a, RANK_0, 12, 16, 4), [StepEnvironment(a)], []),
+        (6, ended(a, Outcome.FINISHED), [], [facts(a, 1.0, 12)]),
+        (8, ended(b, Outcome.FINISHED), [StartStep(1, (first,), colocated)], [facts(b, 0.0, 10)]),
+        (10, updated(1, V1, 22, 60, lags=(0, 0)), [Publish(V1, RANKS)], []),
+        (11, WeightsLoaded(RANK_0, V1, "digest"), [], []),
+        (11, TasksArrived((second,), 2), [Admit(c, RANK_0), Admit(d, RANK_0)], []),
+        (13, WeightsLoaded(RANK_1, V1, "digest"), [], []),
+        (13, EnvironmentReady(c, 10), [RunTurn(c, RANK_0)], []),
+        (13, EnvironmentReady(d, 10), [RunTurn(d, RANK_0)], []),
+        (14, turn_ended(c, RANK_0, 8, 0, 10, TurnStop.LENGTH), [], []),
+        (14, turn_ended(d, RANK_0, 3, 0, 10), [StepEnvironment(d)], []),
+        (
+            15,
+            ended(c, Outcome.TRUNCATED_LENGTH),
+            [],
+            [facts(c, 0.25, 8, Outcome.TRUNCATED_LENGTH, V1)],
+        ),
+        (16, EnvironmentFailed(d, "crashed"), [Admit(retry, RANK_0)], []),
+        (17, EnvironmentReady(retry, 10), [RunTurn(retry, RANK_0)], []),
+        (19, turn_ended(retry, RANK_0, 6, 10, 10), [StepEnvironment(retry)], []),
+        (
+            20,
+            ended(retry, Outcome.FINISHED),
+            [StartStep(2, (second,), colocated)],
+            [facts(retry, 1.0, 6, version=V1)],
+        ),
+        (24, updated(2, V2, 6, 30, untrained_tokens=(("zero_advantage", 8),), lags=(1,)), [], []),
+        (25, TasksArrived((third,), 2), [Admit(late, RANK_1)], []),
+        (26, EnvironmentReady(late, 10), [RunTurn(late, RANK_1)], []),
+        (28, turn_ended(late, RANK_1, 5, 4, 6), [], []),
+        (30, TimerFired(30 * S), [Finish(complete=True)], []),
+    ]
+
+
+def play(ledger: Ledger, turns: list[Turn]) -> Ledger:
+    """Feeds turns of the event loop to a ledger."""
+    for at_s, event, commands, known in turns:
+        for one in known:
+            ledger.rollout(one)
+        ledger.observe(event, commands, round(at_s * S))
+    return ledger
+
+
+class RandomRun:
+    """A driver that does anything the protocol of events and commands allows, at random."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.run = RunFacts("random", RANKS, 2, groups_per_step=2, staleness_bound=1)
+        self._phase: dict[RolloutId, str] = {}
+        self._rank: dict[RolloutId, RankId] = {}
+        self._tokens: dict[RolloutId, int] = {}
+        self._late: list[RolloutId] = []  # dropped while they decoded
+        self._in_step: tuple[GroupId, ...] = ()
+        self._loading: list[tuple[RankId, PolicyVersion]] = []
+        self._n_groups = self._step = 0
+
+    def turns(self, n: int) -> Iterator[Turn]:
+        """n turns of the event loop."""
+        at_s = 0.0
+        yield at_s, None, [], []
+        for _ in range(n):
+            at_s += self._random.choice([0.0, 0.1, self._random.expovariate(1)])
+            action = self._random.choice(self._possible())
+            yield at_s, *action()
+
+    def _possible(self) -> list:
+        actions = [self._new_group]
+        for rollout, phase in self._phase.items():
+            possible = {
+                "environment": (self._ready, self._ended, self._environment_failed),
+                "ready": (self._run_turn, self._park),
+                "parked": (self._run_turn,),
+                "decoding": (self._turn_ended, self._turn_ended, self._engine_failed),
+                "ended": (),
+            }[phase]
+            actions += [partial(action, rollout) for action in possible]
+        droppable = [one.group for one in self._phase if one.group not in self._in_step]
+        actions += [partial(self._drop, group) for group in droppable[:2]]
+        actions += [partial(self._late_turn, rollout) for rollout in self._late]
+        if self._in_step:
+            actions += [self._updated] * 3
+        elif len(self._complete()) >= 2:
+            actions += [self._start_step] * 3
+        actions += [self._loaded] * bool(self._loading)
+        return actions
+
+    def _groups(self) -> dict[GroupId, list[RolloutId]]:
+        groups: dict[GroupId, list[RolloutId]] = {}
+        for rollout in self._phase:
+            groups.setdefault(rollout.group, []).append(rollout)
+        return groups
+
+    def _complete(self) -> list[GroupId]:
+        return [
+            group
+            for group, rollouts in self._groups().items()
+            if group.purpose is Purpose.TRAIN
+            and {self._phase[one] for one in rollouts} == {"ended"}
+        ]
+
+    def _admit(self, rollout: RolloutId) -> Admit:
+        self._phase[rollout] = "environment"
+        self._rank[rollout] = self._random.choice(RANKS)
+        self._tokens[rollout] = 0
+        return Admit(rollout, self._rank[rollout])
+
+    def _new_group(self):
+        purpose = self._random.choice([Purpose.TRAIN, Purpose.TRAIN, Purpose.EVALUATE])
+        group = GroupId(purpose, self._n_groups)
+        self._n_groups += 1
+        return TasksArrived((group,), 2), [self._admit(RolloutId(group, i)) for i in range(2)], []
+
+    def _ready(self, rollout):
+        commands = self._run_turn(rollout)[1] if self._random.random() < 0.7 else []
+        if not commands:
+            self._phase[rollout] = "ready"
+        return EnvironmentReady(rollout, 5), commands, []
+
+    def _run_turn(self, rollout):
+        rank = self._rank[rollout]
+        resumed = [Resume(rollout, rank)] if self._phase[rollout] == "parked" else []
+        self._phase[rollout] = "decoding"
+        return TimerFired(0), [*resumed, RunTurn(rollout, rank)], []
+
+    def _park(self, rollout):
+        self._phase[rollout] = "parked"
+        return TimerFired(0), [Pause(rollout, self._rank[rollout])], []
+
+    def _sampled(self, rollout: RolloutId) -> TurnEnded:
+        n_tokens = self._random.randrange(1, 9)
+        self._tokens[rollout] = self._tokens.get(rollout, 0) + n_tokens
+        return turn_ended(rollout, self._rank[rollout], n_tokens, 3, 4)
+
+    def _turn_ended(self, rollout):
+        self._phase[rollout] = "environment"
+        return self._sampled(rollout), [StepEnvironment(rollout)], []
+
+    def _late_turn(self, rollout):
+        self._late.remove(rollout)
+        return self._sampled(rollout), [], []
+
+    def _ended(self, rollout):
+        self._phase[rollout] = "ended"
+        known = facts(rollout, self._random.choice([-1.0, 0.0, 1.0]), self._tokens[rollout])
+        return RolloutEnded(rollout, Outcome.FINISHED), [], [known]
+
+    def _retry(self, rollout: RolloutId) -> list[Command]:
+        del self._phase[rollout]
+        return [self._admit(rollout._replace(attempt=rollout.attempt + 1))]
+
+    def _environment_failed(self, rollout):
+        return EnvironmentFailed(rollout, "crashed"), self._retry(rollout), []
+
+    def _engine_failed(self, rollout):
+        return RolloutFailed(rollout, "lost"), self._retry(rollout), []
+
+    def _drop(self, group):
+        for rollout in self._groups()[group]:
+            if self._phase.pop(rollout) == "decoding":
+                self._late.append(rollout)
+        return TimerFired(0), [DropGroup(group, self._random.choice(list(DropReason)))], []
+
+    def _start_step(self):
+        self._step += 1
+        self._in_step = tuple(self._complete()[:2])
+        return TimerFired(0), [StartStep(self._step, self._in_step, StepMode.COLOCATED)], []
+
+    def _updated(self):
+        used = [rollout for rollout in self._phase if rollout.group in self._in_step]
+        n_tokens = sum(self._tokens[rollout] for rollout in used)
+        for rollout in used:
+            del self._phase[rollout]
+        untrained = self._random.randrange(n_tokens + 1)
+        event = updated(
+            self._step,
+            PolicyVersion(self._step),
+            n_tokens - untrained,
+            2 * (n_tokens - untrained),
+            untrained_tokens=(("zero_advantage", untrained),),
+            lags=tuple(self._random.randrange(3) for _ in used),
+        )
+        self._in_step = ()
+        self._loading = [(rank, PolicyVersion(self._step)) for rank in RANKS]
+        return event, [Publish(PolicyVersion(self._step), RANKS)], []
+
+    def _loaded(self):
+        rank, version = self._loading.pop()
+        return WeightsLoaded(rank, version, "digest"), [], []
+
+
+def write_run(
+    folder: Path, ledger: Ledger, name: str = "small", *, simulated: bool = False
+) -> None:
+    """A run directory as a driver leaves it."""
+    write_json(
+        folder / run_files.CONFIG,
+        {
+            "name": name,
+            "config_hash": "0123456789abcdef",
+            "simulated": simulated,
+            "seed": 7,
+            "config": {"name": name, "steps": 2},
+        },
+    )
+    write_json(folder / run_files.SUMMARY, ledger.summary(0))
+    write_metrics(folder, ledger.rows())
+    write_timeline(folder, ledger.timeline())

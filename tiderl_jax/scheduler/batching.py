@@ -1,0 +1,144 @@
+"""Which ready turn runs, who is paused, whose KV stays.
+
+No choice may break the pool law of a rank: KV kept for waiting rollouts, plus what running turns
+may come to need, never exceeds the budget (in whole pages).
+"""
+
+from enum import Enum
+
+from tiderl_jax.core.commands import (
+    Pause,
+    PauseEnvironment,
+    Resume,
+    ResumeEnvironment,
+    RunTurn,
+)
+from tiderl_jax.scheduler.phases import enter, turn_tokens
+from tiderl_jax.scheduler.policies import Move
+from tiderl_jax.scheduler.ranking import Key
+from tiderl_jax.scheduler.state import Phase, Rank, Rollout, State
+
+
+def _missing_tokens(state: State, rank: Rank, rollout: Rollout) -> int:
+    """Pool tokens that are missing for the rollout's next turn; at most 0 when it fits."""
+    return turn_tokens(state, rank, rollout) - rollout.used_tokens - rank.free_tokens
+
+
+def _start_turn(move: Move, rank: Rank, rollout: Rollout) -> None:
+    if rollout.phase is Phase.PARKED_READY:
+        _resume(move, rank, rollout)
+    rollout.resident = True
+    enter(move, rollout, Phase.DECODING)
+    move.say(RunTurn(rollout.id, rank.spec.rank))
+
+
+def _resume(move: Move, rank: Rank, rollout: Rollout) -> None:
+    move.state.counters.resumes += 1
+    move.say(Resume(rollout.id, rank.spec.rank), ResumeEnvironment(rollout.id))
+
+
+def _pause(move: Move, rank: Rank, rollout: Rollout) -> None:
+    move.state.counters.pauses += 1
+    rollout.held_tokens = 0
+    parked = Phase.PARKED_READY if rollout.phase is Phase.READY else Phase.PARKED_ACTING
+    enter(move, rollout, parked)
+    move.say(Pause(rollout.id, rank.spec.rank), PauseEnvironment(rollout.id))
+
+
+class RequestBatching:
+    """Request-level continuous batching: slots filled FIFO, KV given up when a turn ends."""
+
+    keeps_kv = False
+
+    def key(self, state: State, rollout: Rollout) -> Key:
+        """First ready, first served."""
+        return (rollout.ready_order,)
+
+    def run(self, move: Move, rank: Rank) -> None:
+        """Starts turns in order until a slot or the pool is exhausted."""
+        while rank.ready and rank.n_free_slots > 0:
+            rollout = move.state.live(rank.ready.first())
+            if _missing_tokens(move.state, rank, rollout) > 0:
+                return
+            _start_turn(move, rank, rollout)
+
+
+class _Room(Enum):
+    MADE = "made"
+    COMES = "comes"  # when turns of lower priority have ended
+    BLOCKED = "blocked"  # by rollouts of higher priority
+
+
+class CtbBatching:
+    """Continuous Task Batching (TideRL, section on CTB): tasks keep their KV between turns.
+
+    When a turn lacks room, rollouts of lower priority that do not decode are paused, the lowest
+    first. A paused rollout competes for its next turn with its priority; since nothing new is
+    admitted beside it, it comes back before anything new starts.
+    """
+
+    keeps_kv = True
+
+    def key(self, state: State, rollout: Rollout) -> Key:
+        """P = w1 evaluation + w2 group completion + w3 active + w4 context; ties by age."""
+        group, weights = state.groups[rollout.id.group], state.limits.priority
+        priority = (
+            weights.evaluation * group.is_evaluation
+            + weights.group_completion * group.n_ended / len(group.members)
+            + weights.active * (rollout.n_turns > 0)
+            + weights.context * rollout.context_tokens / state.limits.max_context_tokens
+        )
+        return (-priority, group.born, rollout.id.member)
+
+    def run(self, move: Move, rank: Rank) -> None:
+        """Starts turns by priority, then lets paused environments work on where there is room.
+
+        A turn that only waits for running turns of lower priority is not overtaken. One that
+        waits for rollouts of higher priority lets others use the room meanwhile.
+        """
+        blocked: list[Rollout] = []
+        while rank.ready and rank.n_free_slots > len(blocked):
+            rollout = move.state.live(rank.ready.first())
+            room = self._make_room(move, rank, rollout)
+            if room is _Room.COMES:
+                break
+            if room is _Room.MADE:
+                _start_turn(move, rank, rollout)
+            else:
+                blocked.append(rollout)
+                rank.ready.discard(rollout.id)
+        for rollout in blocked:
+            rank.ready.put(rollout.id, self.key(move.state, rollout))
+        if not rank.ready:
+            self._resume_acting(move, rank)
+
+    def _make_room(self, move: Move, rank: Rank, rollout: Rollout) -> _Room:
+        state, key = move.state, self.key(move.state, rollout)
+        missing = _missing_tokens(state, rank, rollout)
+        victims: list[Rollout] = []
+        while missing > 0 and rank.idle:
+            victim = state.live(rank.idle.first())
+            if self.key(state, victim) <= key:
+                break
+            victims.append(victim)
+            rank.idle.discard(victim.id)
+            missing -= victim.used_tokens
+        if missing <= 0:
+            for victim in victims:
+                _pause(move, rank, victim)
+            return _Room.MADE
+        for victim in victims:
+            rank.idle.put(victim.id, tuple(-part for part in self.key(state, victim)))
+        for other in map(state.live, rank.decoding):
+            if self.key(state, other) > key:
+                missing -= other.used_tokens
+        return _Room.COMES if missing <= 0 else _Room.BLOCKED
+
+    def _resume_acting(self, move: Move, rank: Rank) -> None:
+        """Restarts the clocks of paused environments whose next turn would fit now."""
+        while rank.parked_acting:
+            rollout = move.state.live(rank.parked_acting.first())
+            if _missing_tokens(move.state, rank, rollout) > 0:
+                return
+            _resume(move, rank, rollout)
+            enter(move, rollout, Phase.ACTING)

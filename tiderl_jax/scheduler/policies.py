@@ -1,0 +1,108 @@
+"""The five decisions as ports, and the one call of `handle` in which they are made."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tiderl_jax.core.commands import Command, StepMode
+from tiderl_jax.core.ids import PolicyVersion, RankId
+from tiderl_jax.scheduler.ranking import Key
+from tiderl_jax.scheduler.state import Group, Rank, Rollout, State
+
+
+class Admission(Protocol):
+    """Which task starts, on which rank, when."""
+
+    on_policy: bool  # whether it never lets a version train on another's tokens (bound 0)
+    probes: bool  # whether a group's first prompt is measured before it is placed
+
+    def may_open(self, state: State, group: Group) -> bool:
+        """Whether a group without a rank may be placed now."""
+        ...
+
+    def accepts(self, move: "Move", rank: Rank, group: Group) -> bool:
+        """Whether this rank takes new rollouts of the group at all now."""
+        ...
+
+    def fits(self, state: State, rank: Rank, group: Group) -> bool:
+        """Whether one more member of the group fits on this rank."""
+        ...
+
+
+class Batching(Protocol):
+    """Which ready turn runs, who is paused, whose KV stays."""
+
+    keeps_kv: bool  # whether a rollout's KV is kept while its environment works
+
+    def key(self, state: State, rollout: Rollout) -> Key:
+        """The order in which rollouts are served; smaller first, no two alike."""
+        ...
+
+    def run(self, move: "Move", rank: Rank) -> None:
+        """Starts the turns that may start on this rank."""
+        ...
+
+
+class Staleness(Protocol):
+    """May a new rollout start; may a trajectory train."""
+
+    def demand(self, state: State) -> int:
+        """Training groups to request now."""
+        ...
+
+    def may_start(self, state: State, rank: Rank) -> bool:
+        """Whether a training rollout may start under the version that this rank serves."""
+        ...
+
+    def may_run_ahead(self, state: State) -> bool:
+        """Whether the learner may start a step while its newest version is not published."""
+        ...
+
+    def is_stale(self, state: State, oldest: PolicyVersion, used_at_version: int) -> bool:
+        """Whether tokens this old must not train when the trainer is at that version."""
+        ...
+
+
+class Pipelining(Protocol):
+    """How scorer and actor share a step."""
+
+    def mode(self, state: State) -> StepMode:
+        """The mode of the step that starts now."""
+        ...
+
+
+class Scaling(Protocol):
+    """Which ranks roll out."""
+
+    def rollout_ranks(self, state: State) -> tuple[RankId, ...]:
+        """The ranks that roll out from now on; asked between an update and its broadcast."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """One choice for each decision."""
+
+    admission: Admission
+    batching: Batching
+    staleness: Staleness
+    pipelining: Pipelining
+    scaling: Scaling
+
+
+@dataclass(slots=True)
+class Move:
+    """One call of `handle`: what it reads and changes, when, and the commands it came to."""
+
+    state: State
+    policies: Policies
+    now_ns: int
+    commands: list[Command] = field(default_factory=list[Command])
+    touched: dict[RankId, None] = field(default_factory=dict[RankId, None])
+
+    def say(self, *commands: Command) -> None:
+        """Adds commands."""
+        self.commands.extend(commands)
+
+    def ignore(self) -> None:
+        """Counts an event that is late, duplicate or unknown."""
+        self.state.counters.ignored_events += 1

@@ -1,0 +1,278 @@
+"""All that the scheduler knows, as plain data. Sums and queues are kept by `phases.enter`."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tiderl_jax.core.config import PriorityWeights
+from tiderl_jax.core.errors import InvariantError
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.scheduler.ranking import Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpec:
+    """One rollout rank: what it can decode at once and how much KV it holds."""
+
+    rank: RankId
+    n_slots: int
+    budget_tokens: int  # of the KV pool
+    page_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The frozen numbers that decisions are held to."""
+
+    steps: int
+    prompts_per_step: int
+    max_tokens_per_turn: int
+    max_context_tokens: int
+    deadline_ns: int  # of a whole rollout, from its admission
+    staleness_bound: int  # versions
+    max_open_groups: int
+    max_open_environments: int
+    priority: PriorityWeights
+    n_evaluation_tasks: int
+    evaluate_every_steps: int
+    max_attempts: int
+    max_faults: int
+
+
+class Phase(Enum):
+    """Where a rollout is; always exactly one."""
+
+    PENDING = "pending"  # not admitted yet
+    STARTING = "starting"  # its environment is being opened
+    READY = "ready"  # its next turn may run
+    DECODING = "decoding"
+    ACTING = "acting"  # its environment works
+    PARKED_READY = "parked_ready"  # paused; the environment has answered
+    PARKED_ACTING = "parked_acting"  # paused; the environment has not answered yet
+    ENDING = "ending"  # truncated; its trajectory is being closed
+    ENDED = "ended"
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether the rollout's KV may be reclaimed and its environment's clock stands still."""
+        return self in (Phase.PARKED_READY, Phase.PARKED_ACTING)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the rollout has an environment."""
+        return self not in (Phase.PENDING, Phase.ENDED)
+
+    @property
+    def waits_for_driver(self) -> bool:
+        """Whether a driver owes an event about the rollout."""
+        return self in (Phase.STARTING, Phase.DECODING, Phase.ACTING, Phase.ENDING)
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One attempt of one member of a group."""
+
+    id: RolloutId
+    phase: Phase = Phase.PENDING
+    rank: RankId | None = None
+    context_tokens: int = 0  # all tokens so far, the environment's last answer included
+    held_tokens: int = 0  # of the context, those whose KV is kept between turns
+    last_turn_tokens: int = 0  # the context when the last turn ended (before: the prompt)
+    n_turns: int = 0
+    deadline_ns: int = 0
+    oldest_version: PolicyVersion | None = None  # among its sampled tokens
+    ready_order: int = 0  # when it became ready, as a count of such moments
+    resident: bool = False  # the engine knows it: from its first turn until a `Release`
+    used_tokens: int = 0  # its share of its rank's `used_tokens`
+    expected_tokens: int = 0  # its share of its rank's `expected_tokens`
+
+
+class GroupPhase(Enum):
+    """Where a group is."""
+
+    UNPROBED = "unprobed"
+    PROBING = "probing"
+    OPEN = "open"  # measured; members may be admitted
+    COMPLETE = "complete"  # all members ended; waits in the buffer for the learner
+
+
+@dataclass(slots=True)
+class Group:
+    """The rollouts of one task."""
+
+    id: GroupId
+    born: int  # order of arrival; smaller is older
+    members: list[Rollout]  # the current attempt of each
+    pending: deque[int]  # members to be admitted
+    phase: GroupPhase = GroupPhase.UNPROBED
+    begun: bool = False  # all its members may have an environment
+    n_probes: int = 0
+    holds_probe: bool = False  # the probe's environment waits for the first member
+    prompt_tokens: int = 0  # of the first turn, as probed; 0 where nobody probes
+    rank: RankId | None = None  # all members run here, for the sake of their common prefix
+    n_ended: int = 0
+    oldest_version: PolicyVersion | None = None  # among all members' sampled tokens
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether the group is scored only."""
+        return self.id.purpose.is_evaluation
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rollout rank and the rollouts on it."""
+
+    spec: RankSpec
+    version: PolicyVersion | None = None  # served now; None until the first weights are loaded
+    n_open: int = 0  # admitted rollouts that have not ended
+    n_parked: int = 0
+    used_tokens: int = 0  # KV kept for waiting rollouts + KV that running turns may come to need
+    expected_tokens: int = 0  # context and expected next growth of all that is not parked
+    expected_evaluation_tokens: int = 0  # the share of evaluation in `expected_tokens`
+    decoding: dict[RolloutId, None] = field(default_factory=dict[RolloutId, None])
+    ready: Ranking[RolloutId] = field(default_factory=Ranking[RolloutId])  # want a turn
+    idle: Ranking[RolloutId] = field(default_factory=Ranking[RolloutId])  # hold KV, do not decode
+    parked_acting: Ranking[RolloutId] = field(default_factory=Ranking[RolloutId])
+    partial: Ranking[GroupId] = field(default_factory=Ranking[GroupId])  # have pending members
+
+    def rounded(self, n_tokens: int) -> int:
+        """Tokens of the whole pages that hold `n_tokens`."""
+        page_tokens = self.spec.page_tokens
+        return -(-n_tokens // page_tokens) * page_tokens
+
+    @property
+    def budget_tokens(self) -> int:
+        """The pool in whole pages."""
+        return self.spec.budget_tokens - self.spec.budget_tokens % self.spec.page_tokens
+
+    @property
+    def free_tokens(self) -> int:
+        """Pool tokens that no rollout keeps or may come to need in its running turn."""
+        return self.budget_tokens - self.used_tokens
+
+    @property
+    def n_free_slots(self) -> int:
+        """Turns that could start now."""
+        return self.spec.n_slots - len(self.decoding)
+
+
+@dataclass(slots=True)
+class Learner:
+    """The trainer: what it has done and what it trains on now."""
+
+    version: PolicyVersion
+    digest: str | None  # of this version's weights; None until someone proved it
+    steps_done: int
+    training: dict[GroupId, PolicyVersion] = field(
+        default_factory=dict[GroupId, PolicyVersion]
+    )  # oldest version of each group of the running step; empty: idle
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """A running evaluation; it pins the version that the ranks serve."""
+
+    step: int  # steps done by the evaluated version
+    version: PolicyVersion
+    n_groups_left: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened, over the whole run."""
+
+    faults: int = 0
+    retries: int = 0
+    pauses: int = 0
+    resumes: int = 0
+    ignored_events: int = 0  # late, duplicate or unknown
+    dropped_groups: dict[str, int] = field(default_factory=dict[str, int])  # by reason
+
+
+@dataclass(slots=True)
+class State:
+    """The whole state of the scheduler."""
+
+    limits: Limits
+    learner: Learner
+    ranks: dict[RankId, Rank]
+    counters: Counters
+    next_train_index: int  # training groups below it have arrived, except `returning`
+    returning: set[int]  # training groups that arrived before a resume and did not train
+    evaluated_step: int | None  # the last evaluation that ended, in steps done
+    n_evaluations: int  # that ended
+    groups: dict[GroupId, Group] = field(default_factory=dict[GroupId, Group])
+    buffer: dict[GroupId, None] = field(default_factory=dict[GroupId, None])  # by completion
+    by_oldest: dict[PolicyVersion, dict[GroupId, None]] = field(
+        default_factory=dict[PolicyVersion, dict[GroupId, None]]
+    )  # training groups that have sampled, the buffer included
+    unprobed: Ranking[GroupId] = field(default_factory=Ranking[GroupId])
+    unplaced: Ranking[GroupId] = field(default_factory=Ranking[GroupId])  # have no rank yet
+    placeable: Ranking[RankId] = field(default_factory=Ranking[RankId])  # by expected free tokens
+    requested: dict[Purpose, int] = field(default_factory=dict[Purpose, int])  # not arrived yet
+    n_open_groups: int = 0  # training groups that arrived and are not complete
+    n_begun_members: int = 0  # not ended, of groups that are probed or placed
+    n_environments: int = 0  # open now, those opened by probes included
+    growth_tokens: float = 0.0  # expected growth of a context in one turn
+    published: PolicyVersion | None = None  # the last version sent to the ranks
+    published_digest: str | None = None  # of that version; None until a rank proved one
+    n_loading: int = 0  # ranks that have not proved it yet
+    evaluation: Evaluation | None = None
+    deadlines: deque[tuple[int, RolloutId]] = field(
+        default_factory=deque[tuple[int, RolloutId]]
+    )  # in order, since every rollout has the same time
+    timer_ns: int | None = None
+    n_born: int = 0
+    n_ready: int = 0
+    stopping: bool = False
+    over: bool = False
+
+    def rollout(self, rollout: RolloutId) -> Rollout | None:
+        """The rollout if this very attempt is known."""
+        group = self.groups.get(rollout.group)
+        if group is None or rollout.member >= len(group.members):
+            return None
+        current = group.members[rollout.member]
+        return current if current.id == rollout else None
+
+    def live(self, rollout: RolloutId) -> Rollout:
+        """A rollout that must exist."""
+        found = self.rollout(rollout)
+        if found is None:
+            raise InvariantError(f"Rollout {rollout} is in a queue but unknown.")
+        return found
+
+    def rank_of(self, rollout: Rollout) -> Rank:
+        """The rank of an admitted rollout."""
+        if rollout.rank is None:
+            raise InvariantError(f"Rollout {rollout.id} has no rank.")
+        return self.ranks[rollout.rank]
+
+    @property
+    def n_accepted_groups(self) -> int:
+        """Groups that trained, train, or wait in the buffer; dropped ones do not count."""
+        trained = self.learner.steps_done * self.limits.prompts_per_step
+        return trained + len(self.learner.training) + len(self.buffer)
+
+    @property
+    def next_use_version(self) -> int:
+        """The trainer's version when a group that completes now can train at the earliest."""
+        return self.learner.version + (1 if self.learner.training else 0)
+
+    def may_begin(self, group: Group) -> bool:
+        """Whether all members of the group may have an environment, or it would be alone."""
+        n_members = self.n_begun_members + len(group.members)
+        return self.n_begun_members == 0 or n_members <= self.limits.max_open_environments
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether the newest version must be evaluated, or is being evaluated."""
+        limits, done = self.limits, self.learner.steps_done
+        if limits.n_evaluation_tasks == 0:
+            return False
+        if self.evaluation is not None:
+            return True
+        every = limits.evaluate_every_steps
+        planned = done in (0, limits.steps) or (every > 0 and done % every == 0)
+        return planned and (self.evaluated_step is None or self.evaluated_step < done)
