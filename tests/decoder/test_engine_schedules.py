@@ -75,7 +75,7 @@ class Player:
         self.engine.load_weights(self.world.params[self.version % 3], PolicyVersion(self.version))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(["drop", "keep_labelled"]), operations)
 def test_any_schedule_equals_the_dense_model_and_conserves_pages(world, policy, steps):
     player = Player(world, policy)

@@ -103,7 +103,7 @@ def test_a_group_that_fits_only_by_sharing_survives_new_weights(world):
     prompt = np.arange(20) % N_TOKENS
     engine = world.engine()
     occupy(engine, 12)  # leaves 12: four common pages and two for each; alone each needs six
-    requests = [turn(rollout_id(m), prompt, 8, 1.0, key=(m, m)) for m in range(4)]
+    requests = [turn(rollout_id(m), prompt, 5, 1.0, key=(m, m)) for m in range(4)]
     engine.run_turn(requests[0])
     engine.step()
     for request in requests[1:]:

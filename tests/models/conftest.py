@@ -1,14 +1,32 @@
-"""SmolLM2-135M-Instruct, converted once per test session from the package that carries it."""
+"""Models to test with: small random ones, and SmolLM2 from the package that carries it."""
 
 import importlib.metadata
 import shutil
 
+import jax
+import numpy as np
 import pytest
+
+from tiderl_jax.models.transformer import ModelSpec, new_model
+
+
+@pytest.fixture
+def random_params():
+    """Parameters of a model, norms included, no two tensors alike; nothing is compiled."""
+
+    def draw(spec: ModelSpec):
+        abstract = jax.eval_shape(lambda: new_model(spec, seed=0)[1])
+        leaves, structure = jax.tree.flatten(abstract)
+        rng = np.random.default_rng(0)
+        drawn = [(1 + rng.normal(size=x.shape) / 4).astype(x.dtype) for x in leaves]
+        return jax.tree.unflatten(structure, [jax.numpy.asarray(x) for x in drawn])
+
+    return draw
 
 
 @pytest.fixture(scope="session")
 def smollm2(tmp_path_factory):
-    """A Hugging Face style folder."""
+    """SmolLM2-135M-Instruct as a Hugging Face style folder, converted once per session."""
     from experiments.convert import convert, packaged_gguf
 
     try:

@@ -16,7 +16,7 @@ from tiderl_jax.core.errors import ConfigError
 from tiderl_jax.models.chat import ChatRenderer
 from tiderl_jax.models.checkpoints import load_folder, save_folder
 from tiderl_jax.models.tokenizer import Tokenizer
-from tiderl_jax.models.transformer import ModelSpec, Transformer, new_model
+from tiderl_jax.models.transformer import ModelSpec, graph
 
 ROW_TOKENS = 48
 SMALL = ArchitectureConfig(
@@ -48,21 +48,19 @@ def causal_attention(layer, q_BTHE, k_BTKE, v_BTKE):
 
 
 def dense(spec: ModelSpec, params: nnx.State):
-    """A function from ids [B, T] to logits [B, T, V]; T is padded at the right to one length."""
-    graph = nnx.split(nnx.eval_shape(lambda: Transformer(spec, nnx.Rngs(0))))[0]
+    """A function from ids [T] to logits [T, V], padded inside to one length, so compiled once."""
+    graphdef = graph(spec)
 
     @jax.jit
-    def forward(params, ids_BT):
-        model = nnx.merge(graph, params)
-        positions_BT = jnp.broadcast_to(jnp.arange(ROW_TOKENS)[None, :], ids_BT.shape)
-        return model.logits(model.hidden(ids_BT, positions_BT, causal_attention))
+    def forward(params, ids_T):
+        model = nnx.merge(graphdef, params)
+        positions_BT = jnp.arange(ROW_TOKENS)[None, :]
+        return model.logits(model.hidden(ids_T[None, :], positions_BT, causal_attention)[0])
 
-    def logits(rows: list[list[int]]) -> list[np.ndarray]:
-        padded = np.zeros((len(rows), ROW_TOKENS), np.int32)
-        for row, ids in zip(padded, rows, strict=True):
-            row[: len(ids)] = ids
-        out_BTV = np.asarray(forward(params, padded))
-        return [out_TV[: len(ids)] for out_TV, ids in zip(out_BTV, rows, strict=True)]
+    def logits(ids: list[int]) -> np.ndarray:
+        padded_T = np.zeros(ROW_TOKENS, np.int32)
+        padded_T[: len(ids)] = ids
+        return np.asarray(forward(params, padded_T))[: len(ids)]
 
     return logits
 
@@ -76,16 +74,17 @@ def reference_logits(folder, rows: list[list[int]]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_small_random_model_has_the_logits_of_transformers(tmp_path, tied: bool) -> None:
+def test_a_small_random_model_has_the_logits_of_transformers(
+    tmp_path, random_params, tied: bool
+) -> None:
     tokenizer = Tokenizer.from_words([f"w{i}" for i in range(61)])
     spec = ModelSpec(replace(SMALL, tied_embedding=tied), tokenizer.vocab_size, "float32")
-    _, params = new_model(spec, seed=5)
+    params = random_params(spec)
     save_folder(tmp_path, spec, params, tokenizer)
     rows = [list(range(2, 30)), [5, 9, 60, 1]]
-    for ours, theirs in zip(
-        dense(spec, params)(rows), reference_logits(tmp_path, rows), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    logits = dense(spec, params)
+    for ids, theirs_TV in zip(rows, reference_logits(tmp_path, rows), strict=True):
+        np.testing.assert_allclose(logits(ids), theirs_TV, atol=2e-5)
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +99,12 @@ def smollm2_tokenizer(smollm2):
 
 def test_smollm2_has_the_logits_of_transformers(smollm2, smollm2_logits, smollm2_tokenizer) -> None:
     rows = [smollm2_tokenizer.encode_template(text) for text in TEXTS]
-    theirs = reference_logits(smollm2, rows)
-    for ours_TV, theirs_TV in zip(smollm2_logits(rows), theirs, strict=True):
-        assert np.abs(ours_TV - theirs_TV).max() < 2e-3
+    for ids, theirs_TV in zip(rows, reference_logits(smollm2, rows), strict=True):
+        assert np.abs(smollm2_logits(ids) - theirs_TV).max() < 2e-3
 
 
 def test_smollm2_continues_with_paris(smollm2_logits, smollm2_tokenizer) -> None:
-    (logits_TV,) = smollm2_logits([smollm2_tokenizer.encode_template(TEXTS[0])])
+    logits_TV = smollm2_logits(smollm2_tokenizer.encode_template(TEXTS[0]))
     assert smollm2_tokenizer.decode([logits_TV[-1].argmax()]) == " Paris"
 
 
@@ -116,8 +114,7 @@ def test_smollm2_answers_a_chat_prompt_with_paris(smollm2_logits, smollm2_tokeni
     ids = [int(token_id) for segment in prompt for token_id in segment.token_ids]
     n_prompt = len(ids)
     while len(ids) < ROW_TOKENS and ids[-1] != renderer.stop_token_id:
-        (logits_TV,) = smollm2_logits([ids])
-        ids.append(int(logits_TV[-1].argmax()))
+        ids.append(int(smollm2_logits(ids)[-1].argmax()))
     assert "Paris" in renderer.text(ids[n_prompt:])
 
 

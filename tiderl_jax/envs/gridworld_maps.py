@@ -1,7 +1,7 @@
 """Maps of the grid world: what they hold, how one moves on them, how they are generated.
 
-A map is a frozen lake that is not slippery. Holes end an episode, walls stop a step, and on some maps
-the only way to the goal leads through a door that opens to who has walked over the key.
+A map is a frozen lake that is not slippery. Holes end an episode, walls stop a step, and on some
+maps the only way to the goal leads through a door that opens to who has walked over the key.
 """
 
 from collections import deque
@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tiderl_jax.core.errors import ConfigError
 from tiderl_jax.envs.protocol import Split
+
+_MAX_DRAWS = 20_000  # thousands of times what the quickstart needs; more means impossible rules
 
 
 class Cell(NamedTuple):
@@ -55,11 +58,8 @@ class Content(Enum):
     DOOR = "door"  # locked; an open door is free
 
 
-_STOPS = (Content.HOLE, Content.WALL, Content.DOOR)
-
-
-class Player(NamedTuple):
-    """Where someone is on a map, and with what."""
+class Position(NamedTuple):
+    """Where someone is on a map, and whether they hold the key."""
 
     cell: Cell
     has_key: bool
@@ -67,7 +67,7 @@ class Player(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GridMap:
-    """One generated map. A map without a door has no key."""
+    """One generated map. Key and door come together or not at all."""
 
     size: int
     start: Cell
@@ -78,7 +78,7 @@ class GridMap:
     door: Cell | None
 
     def content(self, cell: Cell, has_key: bool) -> Content:
-        """What `cell` shows to a player with or without the key."""
+        """What `cell` shows to someone with or without the key."""
         on_grid = 0 <= cell.row < self.size and 0 <= cell.column < self.size
         if not on_grid or cell in self.walls:
             return Content.WALL
@@ -92,115 +92,112 @@ class GridMap:
             return Content.DOOR
         return Content.FREE
 
-    def begin(self) -> Player:
-        """The player before the first move."""
-        return Player(self.start, has_key=False)
+    def begin(self) -> Position:
+        """The position before the first move."""
+        return Position(self.start, has_key=False)
 
-    def move(self, player: Player, direction: Direction) -> Player:
-        """The player after one step; walls and a locked door stop it where it is."""
-        target = direction.of(player.cell)
-        content = self.content(target, player.has_key)
+    def move(self, position: Position, direction: Direction) -> Position:
+        """The position after one step; walls and a locked door stop it where it is."""
+        target = direction.of(position.cell)
+        content = self.content(target, position.has_key)
         if content in (Content.WALL, Content.DOOR):
-            return player
-        return Player(target, player.has_key or content is Content.KEY)
+            return position
+        return Position(target, position.has_key or content is Content.KEY)
 
-    def n_moves(self, player: Player) -> int | None:
-        """Length of the shortest way to the goal; None where there is none."""
-        distance = {player: 0}
-        frontier = deque([player])
+    def way(self, position: Position) -> list[Direction] | None:
+        """The moves of a shortest way to the goal; None where there is none."""
+        came: dict[Position, tuple[Position, Direction] | None] = {position: None}
+        frontier = deque([position])
         while frontier:
             here = frontier.popleft()
             if here.cell == self.goal:
-                return distance[here]
+                return _retrace(came, here)
             for direction in Direction:
                 there = self.move(here, direction)
-                if there not in distance and there.cell not in self.holes:
-                    distance[there] = distance[here] + 1
+                if there not in came and there.cell not in self.holes:
+                    came[there] = (here, direction)
                     frontier.append(there)
         return None
 
-    def layout_split(self) -> Split:
-        """The split that owns this layout, wherever the player starts: 6 of 8 train."""
+    def reachable(self) -> set[Cell]:
+        """All cells that one can stand on without ever holding the key, the start included."""
+        seen = {self.start}
+        frontier = [self.start]
+        while frontier:
+            here = frontier.pop()
+            for direction in Direction:
+                there = self.move(Position(here, has_key=False), direction).cell
+                if there not in seen and there not in self.holes:
+                    seen.add(there)
+                    frontier.append(there)
+        return seen
+
+    def split(self) -> Split:
+        """The one split that owns this layout, wherever its player starts: 6 of 8 train."""
         layout = (self.size, self.goal, sorted(self.holes), sorted(self.walls), self.key, self.door)
-        digest = blake2b(repr(layout).encode(), digest_size=1).digest()[0] % 8
-        return {6: Split.TUNE, 7: Split.HELD_OUT}.get(digest, Split.TRAIN)
+        digest = blake2b(repr(layout).encode(), digest_size=8).digest()
+        return {6: Split.TUNE, 7: Split.HELD_OUT}.get(digest[0] % 8, Split.TRAIN)
+
+
+def _retrace(
+    came: dict[Position, tuple[Position, Direction] | None], here: Position
+) -> list[Direction]:
+    moves = []
+    while (step := came[here]) is not None:
+        here, direction = step
+        moves.append(direction)
+    return moves[::-1]
 
 
 @dataclass(frozen=True, slots=True)
 class MapRules:
     """What the generator may draw."""
 
-    size: int
-    hole_share: float  # of all cells
-    wall_share: float  # of all cells
-    door_share: float  # of all maps: these have a key, and a door that no way leads around
-    min_moves: int  # of the shortest solution
+    size: int  # cells in a row and in a column
+    hole_share: float  # of the cells
+    wall_share: float  # of the cells
+    door_share: float  # of the maps: these have a door that no way leads around, and its key
+    min_moves: int  # of the shortest way to the goal, key included
     max_moves: int
 
 
 def generate(rules: MapRules, rng: np.random.Generator, split: Split) -> GridMap:
-    """The first map of this split that the generator draws and the rules allow."""
+    """The first map of this split that the generator draws and the rules allow.
+
+    Raises:
+      ConfigError: hardly any map follows these rules.
+    """
     locked = rng.random() < rules.door_share
-    while True:
+    for _ in range(_MAX_DRAWS):
         grid_map = _draw(rules, rng)
         if locked:
             grid_map = _lock(grid_map, rng)
-        if grid_map is not None and grid_map.layout_split() is split:
-            n_moves = grid_map.n_moves(grid_map.begin())
-            if n_moves is not None and rules.min_moves <= n_moves <= rules.max_moves:
+        if grid_map is not None and grid_map.split() is split:
+            way = grid_map.way(grid_map.begin())
+            if way is not None and rules.min_moves <= len(way) <= rules.max_moves:
                 return grid_map
+    raise ConfigError(f"Hardly any grid world map follows {rules}: relax its shares or moves.")
 
 
 def _draw(rules: MapRules, rng: np.random.Generator) -> GridMap:
     cells = [Cell(row, column) for row in range(rules.size) for column in range(rules.size)]
     start, goal, *rest = (cells[index] for index in rng.permutation(len(cells)))
-    kinds = rng.random(len(rest))
-    holes = frozenset(c for c, x in zip(rest, kinds, strict=True) if x < rules.hole_share)
-    walls = frozenset(c for c, x in zip(rest, kinds, strict=True) if x > 1 - rules.wall_share)
+    kinds = list(zip(rest, rng.random(len(rest)), strict=True))
+    holes = frozenset(cell for cell, kind in kinds if kind < rules.hole_share)
+    walls = frozenset(cell for cell, kind in kinds if kind >= 1 - rules.wall_share)
     return GridMap(rules.size, start, goal, holes, walls, key=None, door=None)
 
 
 def _lock(grid_map: GridMap, rng: np.random.Generator) -> GridMap | None:
     """The map with a door that no way leads around and a key before it; None if it has no place."""
-    way = _way(grid_map)
-    doors = []
-    for door in way[:-1]:
-        before = _reachable(replace(grid_map, door=door))
-        if grid_map.goal not in before and len(before) > 1:
-            doors.append((door, sorted(before - {grid_map.start})))
-    if not doors:
+    position = grid_map.begin()
+    choices = []
+    for direction in grid_map.way(position) or []:
+        position = grid_map.move(position, direction)
+        before = replace(grid_map, door=position.cell).reachable()
+        if position.cell != grid_map.goal and grid_map.goal not in before and len(before) > 1:
+            choices.append((position.cell, sorted(before - {grid_map.start})))
+    if not choices:
         return None
-    door, keys = doors[rng.integers(len(doors))]
-    return replace(grid_map, key=keys[rng.integers(len(keys))], door=door)
-
-
-def _way(grid_map: GridMap) -> list[Cell]:
-    came = {grid_map.start: grid_map.start}
-    frontier = deque([grid_map.start])
-    while frontier:
-        here = frontier.popleft()
-        if here == grid_map.goal:
-            way = []
-            while here != grid_map.start:
-                way.append(here)
-                here = came[here]
-            return way[::-1]
-        for there in (d.of(here) for d in Direction):
-            if there not in came and grid_map.content(there, has_key=False) not in _STOPS:
-                came[there] = here
-                frontier.append(there)
-    return []
-
-
-def _reachable(grid_map: GridMap) -> set[Cell]:
-    """All cells that one can walk to from the start without a key, the start included."""
-    seen = {grid_map.start}
-    frontier = [grid_map.start]
-    while frontier:
-        here = frontier.pop()
-        for direction in Direction:
-            there = direction.of(here)
-            if there not in seen and grid_map.content(there, has_key=False) not in _STOPS:
-                seen.add(there)
-                frontier.append(there)
-    return seen
+    door, key_cells = choices[rng.integers(len(choices))]
+    return replace(grid_map, door=door, key=key_cells[rng.integers(len(key_cells))])

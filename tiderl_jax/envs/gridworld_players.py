@@ -1,55 +1,51 @@
-"""Scripted players of the grid world, for imitation: each is a function from a map to a move."""
+"""Scripted players of the grid world, for imitation: each is a function from a position to a move.
+
+Only `expert` is good. `fetcher` and `novice` leave something for reinforcement to learn: they know
+what to want, but do not, or not always, look where they step.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from tiderl_jax.envs.gridworld_maps import Cell, Direction, GridMap, Player
+from tiderl_jax.envs.gridworld_maps import Cell, Direction, GridMap, Position
 
-Choose = Callable[[GridMap, Player, np.random.Generator], Direction]
+Player = Callable[[GridMap, Position, np.random.Generator], Direction]
 
-
-def _towards(here: Cell, there: Cell) -> list[Direction]:
-    def distance(cell: Cell) -> int:
-        return abs(cell.row - there.row) + abs(cell.column - there.column)
-
-    return [d for d in Direction if distance(d.of(here)) < distance(here)]
+_NOVICE_LOOKS = 0.5  # share of its moves
 
 
-def straight(grid_map: GridMap, player: Player, rng: np.random.Generator) -> Direction:
-    """Walks toward the goal and heeds nothing else: no hole, no wall, no key."""
-    moves = _towards(player.cell, grid_map.goal)
-    return moves[rng.integers(len(moves))]
+def expert(grid_map: GridMap, position: Position, rng: np.random.Generator) -> Direction:
+    """Walks a shortest way to the goal: it sees the whole map."""
+    moves_left = {}
+    for direction in Direction:
+        after = grid_map.move(position, direction)
+        way = None if after.cell in grid_map.holes else grid_map.way(after)
+        if way is not None:
+            moves_left[direction] = len(way)
+    fewest = min(moves_left.values())
+    return _any([d for d, n_moves in moves_left.items() if n_moves == fewest], rng)
 
 
-def fetcher(grid_map: GridMap, player: Player, rng: np.random.Generator) -> Direction:
-    """Walks toward the key, then toward the goal, and heeds nothing else."""
-    wants_key = grid_map.key is not None and not player.has_key
-    target = grid_map.key if wants_key else grid_map.goal
-    moves = _towards(player.cell, target)
-    return moves[rng.integers(len(moves))]
+def fetcher(grid_map: GridMap, position: Position, rng: np.random.Generator) -> Direction:
+    """Walks straight toward the key, then straight toward the goal, through whatever lies there."""
+    target = grid_map.goal if grid_map.key is None or position.has_key else grid_map.key
+    now = _distance(position.cell, target)
+    return _any([d for d in Direction if _distance(d.of(position.cell), target) < now], rng)
 
 
-def expert(grid_map: GridMap, player: Player, rng: np.random.Generator) -> Direction:
-    """Walks a shortest way to the goal, seeing the whole map."""
-    moves = []
-    for d in Direction:
-        after = grid_map.move(player, d)
-        if after.cell in grid_map.holes or after == player:
-            continue
-        n = grid_map.n_moves(after)
-        if n is not None:
-            moves.append((n, d))
-    best = min(n for n, _ in moves)
-    moves = [d for n, d in moves if n == best]
-    return moves[rng.integers(len(moves))]
+def novice(grid_map: GridMap, position: Position, rng: np.random.Generator) -> Direction:
+    """Moves like the expert when it looks, like the fetcher when it does not."""
+    looks = rng.random() < _NOVICE_LOOKS
+    return (expert if looks else fetcher)(grid_map, position, rng)
 
 
-def _novice(p):
-    def novice(grid_map, player, rng):
-        return (expert if rng.random() < p else fetcher)(grid_map, player, rng)
-
-    return novice
+PLAYERS: dict[str, Player] = {"expert": expert, "fetcher": fetcher, "novice": novice}
 
 
-PLAYERS: dict[str, Choose] = {"straight": straight, "fetcher": fetcher, "expert": expert, **{f"novice{k}": _novice(k / 10) for k in range(1, 10)}}
+def _distance(here: Cell, there: Cell) -> int:
+    return abs(here.row - there.row) + abs(here.column - there.column)
+
+
+def _any(directions: list[Direction], rng: np.random.Generator) -> Direction:
+    return directions[rng.integers(len(directions))]

@@ -73,7 +73,7 @@ class _Trainer:
         placement: Placement,
     ):
         tx = make_optimizer(config, total_updates)
-        self.rate = learning_rate(config, total_updates)
+        self.rate = jax.jit(learning_rate(config, total_updates))
         self.opt_state = init_optimizer(tx, params, placement)
         self.accumulate = accumulate_program(policy, loss, placement)
         self.apply = apply_program(tx, self.opt_state, placement)
@@ -149,6 +149,7 @@ class Learner:
             grads, _, _ = trainer.accumulate(self._params, self._zeros(), rows, np.float32(1))
             not_finite = jax.tree.map(lambda x: x * jnp.nan, grads)
             self._apply(trainer, not_finite)
+            trainer.rate(0)
         jax.block_until_ready(self._params)
 
     def step(

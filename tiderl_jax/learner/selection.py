@@ -1,5 +1,6 @@
 """Selection: which trajectories train and with what advantage; every other one has a reason."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from tiderl_jax.learner.advantages import group_relative
 
 ZERO_ADVANTAGE = "zero_advantage"
 NO_MODEL_TOKENS = "no_model_tokens"
+NON_FINITE_REWARD = "non_finite_reward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Selection:
 def select(groups: Sequence[Sequence[Trajectory]], normalise_by_std: bool) -> Selection:
     """Drops what may not train, computes advantages, leaves out groups of equal rewards.
 
-    A rollout that failed, or whose tokens were not captured, is no evidence: it enters neither the
-    loss nor its group's mean.
+    A rollout that failed, whose tokens were not captured or whose reward is no number, is no
+    evidence: it enters neither the loss nor its group's mean.
     """
     untrained: Counter[str] = Counter()
     candidates: list[tuple[int, Trajectory]] = []
@@ -76,6 +78,8 @@ def _reason_against(trajectory: Trajectory) -> str | None:
         return trajectory.outcome.value
     if trajectory.n_model_tokens == 0:
         return NO_MODEL_TOKENS
+    if not math.isfinite(trajectory.reward):
+        return NON_FINITE_REWARD
     return None
 
 

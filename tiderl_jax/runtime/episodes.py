@@ -100,6 +100,11 @@ class Episodes:
             del self._under_way[rollout]
         return dropped
 
+    @property
+    def n_kept(self) -> int:
+        """Finished groups, whole or in part, that nobody has taken yet."""
+        return len(self._finished)
+
     def forget(self, rollout: RolloutId) -> None:
         """Drops one failed attempt."""
         self._under_way.pop(rollout, None)

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from tiderl_jax.core.errors import InvariantError
-from tiderl_jax.core.ids import Purpose, lag
+from tiderl_jax.core.ids import Purpose, RankId, lag
+from tiderl_jax.scheduler.phases import turn_tokens
 from tiderl_jax.scheduler.state import Group, GroupPhase, Phase, Rank, Rollout, State
-
-Rule = tuple[bool, str]
 
 
 def check(state: State) -> None:
@@ -15,164 +14,154 @@ def check(state: State) -> None:
     Raises:
       InvariantError: with the first rule that does not hold.
     """
-    for holds, sentence in _rules(state):
-        if not holds:
-            raise InvariantError(sentence)
+    broken = next(_broken(state), None)
+    if broken is not None:
+        raise InvariantError(broken)
 
 
-def _rules(state: State) -> Iterator[Rule]:
-    by_rank: dict[int, list[Rollout]] = {rank: [] for rank in state.ranks}
+def _broken(state: State) -> Iterator[str]:
+    """A sentence for every rule that does not hold."""
+    on_rank: dict[RankId, list[Rollout]] = {rank: [] for rank in state.ranks}
     for group in state.groups.values():
-        yield from _group_rules(state, group)
+        yield from _group(state, group)
         for rollout in group.members:
-            if rollout.phase.is_open and rollout.rank is not None:
-                by_rank[rollout.rank].append(rollout)
-    for rank in state.ranks.values():
-        yield from _rank_rules(state, rank, by_rank[rank.spec.rank])
-    yield from _environment_rules(state, by_rank)
-    yield from _training_rules(state)
-    yield from _demand_rules(state)
-    yield is_alive(state), "Work is pending but nothing is in flight: the run has stalled."
+            if rollout.rank is not None and rollout.phase.is_open:
+                on_rank[rollout.rank].append(rollout)
+    for rank_id, rollouts in on_rank.items():
+        rank = state.ranks[rank_id]
+        yield from _pool(state, rank, rollouts)
+        yield from _queues(state, rank, rollouts)
+    yield from _environments(state, sum(map(len, on_rank.values())))
+    yield from _versions(state)
+    yield from _training(state)
+    yield from _demand(state)
+    if not is_alive(state):
+        yield "Work is pending but nothing is in flight: the run has stalled."
 
 
-def _group_rules(state: State, group: Group) -> Iterator[Rule]:
-    pending = {rollout.id.member for rollout in group.members if rollout.phase is Phase.PENDING}
+def _group(state: State, group: Group) -> Iterator[str]:
+    name, phase = group.id, group.phase
+    pending = sorted(
+        rollout.id.member for rollout in group.members if rollout.phase is Phase.PENDING
+    )
+    if pending != sorted(group.pending):
+        yield f"The pending members of {name} are {pending}, not {sorted(group.pending)}."
     n_ended = sum(rollout.phase is Phase.ENDED for rollout in group.members)
-    yield (
-        pending == set(group.pending) and len(pending) == len(group.pending),
-        f"The pending members of {group.id} are {sorted(pending)}, not {list(group.pending)}.",
-    )
-    yield n_ended == group.n_ended, f"{n_ended} members of {group.id} ended, not {group.n_ended}."
-    yield (
-        (group.phase is GroupPhase.COMPLETE) == (n_ended == len(group.members)),
-        f"{group.id} is {group.phase.value} although {n_ended} of its members ended.",
-    )
-    yield (
-        (group.id in state.buffer) == (group.phase is GroupPhase.COMPLETE),
-        f"{group.id} is {group.phase.value} and must be in the buffer exactly when complete.",
-    )
-    waiting = group.id in state.unprobed, group.id in state.unplaced
-    should_wait = (
-        group.phase is GroupPhase.UNPROBED,
-        group.phase is GroupPhase.OPEN and group.rank is None,
-    )
-    yield waiting == should_wait, f"{group.id} ({group.phase.value}) is in the wrong queue."
+    if n_ended != group.n_ended:
+        yield f"{n_ended} members of {name} ended, not {group.n_ended}."
+    if (phase is GroupPhase.COMPLETE) != (n_ended == len(group.members)):
+        yield f"{name} is {phase.value} although {n_ended} of its members ended."
+    if (name in state.buffer) != (phase is GroupPhase.COMPLETE):
+        yield f"{name} is {phase.value}; it is in the buffer exactly when it is complete."
+    if (name in state.unprobed) != (phase is GroupPhase.UNPROBED):
+        yield f"{name} is {phase.value}; it waits for a probe exactly when it is unprobed."
+    if (name in state.unplaced) != (phase is GroupPhase.OPEN and group.rank is None):
+        yield f"{name} is {phase.value}; it waits for a rank exactly when it is open without one."
     for rollout in group.members:
-        yield (
-            not rollout.phase.is_open or rollout.rank == group.rank,
-            f"Rollout {rollout.id} is on rank {rollout.rank}, its group on {group.rank}.",
-        )
+        if rollout.phase.is_open and rollout.rank != group.rank:
+            yield f"Rollout {rollout.id} is on rank {rollout.rank}, its group on {group.rank}."
 
 
-def _rank_rules(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[Rule]:
+def _pool(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[str]:
+    name, used_tokens, n_decoding = f"Rank {rank.spec.rank}", 0, 0
+    for rollout in rollouts:
+        if rollout.phase is Phase.DECODING:
+            n_decoding += 1
+            used_tokens += turn_tokens(state, rank, rollout)
+            if rollout.id not in rank.decoding:
+                yield f"{name} has lost the turn of {rollout.id}."
+        else:
+            used_tokens += rank.rounded(rollout.held_tokens)
+    if used_tokens != rank.used_tokens:
+        yield f"{name} counts {rank.used_tokens} used tokens where there are {used_tokens}."
+    if used_tokens > rank.budget_tokens:
+        yield f"{name} needs {used_tokens} tokens of a pool of {rank.budget_tokens}."
+    if n_decoding != len(rank.decoding):
+        yield f"{name} counts {len(rank.decoding)} turns where {n_decoding} run."
+    if n_decoding > rank.spec.n_slots:
+        yield f"{name} decodes {n_decoding} turns in {rank.spec.n_slots} slots."
+
+
+def _queues(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[str]:
     name = f"Rank {rank.spec.rank}"
-    used = sum(_pool_tokens(state, rank, rollout) for rollout in rollouts)
-    yield (
-        used == rank.used_tokens,
-        f"{name} counts {rank.used_tokens} used tokens where there are {used}.",
-    )
-    yield (
-        used <= rank.budget_tokens,
-        f"{name} needs {used} tokens of a pool of {rank.budget_tokens}.",
-    )
-    decoding = {rollout.id for rollout in rollouts if rollout.phase is Phase.DECODING}
-    yield decoding == set(rank.decoding), f"{name} does not decode what it counts as decoding."
-    yield (
-        len(decoding) <= rank.spec.n_slots,
-        f"{name} decodes {len(decoding)} turns in {rank.spec.n_slots} slots.",
-    )
-    for phases, queue in (
-        ((Phase.READY, Phase.PARKED_READY), rank.ready),
-        ((Phase.PARKED_ACTING,), rank.parked_acting),
-    ):
-        waiting = {rollout.id for rollout in rollouts if rollout.phase in phases}
-        yield waiting == set(queue.members()), f"{name} has lost or invented a waiting rollout."
+    wanting = {r.id for r in rollouts if r.phase in (Phase.READY, Phase.PARKED_READY)}
+    if wanting != set(rank.ready.members()):
+        yield f"{name} has lost or invented a rollout that wants a turn."
+    acting = {r.id for r in rollouts if r.phase is Phase.PARKED_ACTING}
+    if acting != set(rank.parked_acting.members()):
+        yield f"{name} has lost or invented a paused rollout."
     n_parked = sum(rollout.phase.is_parked for rollout in rollouts)
-    yield n_parked == rank.n_parked, f"{name} counts {rank.n_parked} parked, not {n_parked}."
-    yield len(rollouts) == rank.n_open, f"{name} counts {rank.n_open} open, not {len(rollouts)}."
-    partial = {
-        group.id
-        for group in state.groups.values()
-        if group.rank == rank.spec.rank and group.pending
-    }
-    yield partial == set(rank.partial.members()), f"{name} has lost a group with pending members."
+    if n_parked != rank.n_parked:
+        yield f"{name} counts {rank.n_parked} paused rollouts, not {n_parked}."
+    if len(rollouts) != rank.n_open:
+        yield f"{name} counts {rank.n_open} open rollouts, not {len(rollouts)}."
+    if sum(rollout.expected_tokens for rollout in rollouts) != rank.expected_tokens:
+        yield f"{name} expects tokens of rollouts that are not there."
+    for group_id in rank.partial.members():
+        group = state.groups.get(group_id)
+        if group is None or group.rank != rank.spec.rank or not group.pending:
+            yield f"{name} would admit members of {group_id}, which has none for it."
 
 
-def _pool_tokens(state: State, rank: Rank, rollout: Rollout) -> int:
-    if rollout.phase is Phase.DECODING:
-        return rank.rounded(rollout.context_tokens + state.limits.max_tokens_per_turn)
-    return rank.rounded(rollout.held_tokens)
+def _environments(state: State, n_rollouts: int) -> Iterator[str]:
+    groups = state.groups.values()
+    n_open = n_rollouts + sum(group.holds_probe for group in groups)
+    if n_open != state.n_environments:
+        yield f"{state.n_environments} environments are counted where {n_open} are open."
+    if n_open > state.limits.max_open_environments:
+        allowed = state.limits.max_open_environments
+        yield f"{n_open} environments are open; {allowed} are allowed."
+    n_begun = sum(len(group.members) - group.n_ended for group in groups if group.begun)
+    if n_begun != state.n_begun_members:
+        yield f"{state.n_begun_members} members are counted as begun where {n_begun} are."
 
 
-def _environment_rules(state: State, by_rank: dict[int, list[Rollout]]) -> Iterator[Rule]:
-    n_open = sum(map(len, by_rank.values()))
-    n_open += sum(group.holds_probe for group in state.groups.values())
-    yield (
-        n_open == state.n_environments,
-        f"{state.n_environments} environments are counted where {n_open} are open.",
-    )
-    yield (
-        n_open <= state.limits.max_open_environments,
-        f"{n_open} environments are open; {state.limits.max_open_environments} are allowed.",
-    )
-    begun = [group for group in state.groups.values() if group.begun]
-    n_begun = sum(len(group.members) - group.n_ended for group in begun)
-    yield (
-        n_begun == state.n_begun_members,
-        f"{state.n_begun_members} members are counted as begun where {n_begun} are.",
-    )
-
-
-def _training_rules(state: State) -> Iterator[Rule]:
-    learner, bound = state.learner, state.limits.staleness_bound
+def _versions(state: State) -> Iterator[str]:
+    newest, published = state.learner.version, state.published
+    if published is not None and published > newest:
+        yield f"Version {published} was published; the learner has {newest}."
     for rank in state.ranks.values():
-        ordered = rank.version is None or (
-            state.published is not None and rank.version <= state.published <= learner.version
-        )
-        yield (
-            ordered,
-            (
-                f"Versions run backwards: the learner has {learner.version}, published was "
-                f"{state.published}, rank {rank.spec.rank} serves {rank.version}."
-            ),
-        )
+        if rank.version is not None and (published is None or rank.version > published):
+            yield f"Rank {rank.spec.rank} serves {rank.version}; published was {published}."
+    pinned = state.evaluation.version if state.evaluation else published
+    if pinned != published:
+        yield f"Version {published} was published while {pinned} is evaluated."
+
+
+def _training(state: State) -> Iterator[str]:
+    learner, bound = state.learner, state.limits.staleness_bound
+    if len(learner.training) not in (0, state.limits.prompts_per_step):
+        yield f"A step trains {len(learner.training)} groups."
     for group, oldest in learner.training.items():
         age = lag(learner.version, oldest)
-        yield 0 <= age <= bound, f"{group} trains with lag {age}; the bound is {bound}."
-        yield group not in state.groups, f"{group} trains and could train again."
-        yield group.purpose is Purpose.TRAIN, f"{group} is an evaluation and trains."
-        yield (
-            group.index < state.next_train_index and group.index not in state.returning,
-            f"{group} trains and could arrive again.",
-        )
-    yield (
-        len(learner.training) in (0, state.limits.prompts_per_step),
-        f"A step trains {len(learner.training)} groups.",
-    )
+        if not 0 <= age <= bound:
+            yield f"{group} trains with lag {age}; the bound is {bound}."
+        if group.purpose is not Purpose.TRAIN:
+            yield f"{group} is an evaluation and trains."
+        arrives_again = group.index >= state.next_train_index or group.index in state.returning
+        if group in state.groups or arrives_again:
+            yield f"{group} trains and could train again."
 
 
-def _demand_rules(state: State) -> Iterator[Rule]:
+def _demand(state: State) -> Iterator[str]:
     limits = state.limits
     n_open = sum(
-        group.id.purpose is Purpose.TRAIN and group.phase is not GroupPhase.COMPLETE
+        not group.is_evaluation and group.phase is not GroupPhase.COMPLETE
         for group in state.groups.values()
     )
-    n_coming = state.requested.get(Purpose.TRAIN, 0)
-    yield n_open == state.n_open_groups, f"{n_open} groups are open, not {state.n_open_groups}."
-    yield (
-        n_open + n_coming <= limits.max_open_groups,
-        f"{n_open + n_coming} groups are open; {limits.max_open_groups} are allowed.",
-    )
+    if n_open != state.n_open_groups:
+        yield f"{state.n_open_groups} groups are counted as open where {n_open} are."
+    n_open += state.requested.get(Purpose.TRAIN, 0)
+    if n_open > limits.max_open_groups:
+        yield f"{n_open} groups are open; {limits.max_open_groups} are allowed."
     horizon = min(state.learner.steps_done + 1 + limits.staleness_bound, limits.steps)
-    n_groups = state.n_accepted_groups + n_open + n_coming
-    yield (
-        n_groups <= horizon * limits.prompts_per_step,
-        f"{n_groups} groups were accepted or are open, more than {horizon} steps can use.",
-    )
+    n_groups = state.n_accepted_groups + n_open
+    if n_groups > horizon * limits.prompts_per_step:
+        yield f"{n_groups} groups were accepted or are open, more than {horizon} steps can use."
 
 
 def is_alive(state: State) -> bool:
-    """Whether some event is owed by a driver, or the run is over.
+    """Whether a driver owes some event, or the run is over.
 
     Paused environments and timers do not count: neither makes work go on.
     """

@@ -8,22 +8,25 @@ class BoundedStaleness:
     """At most k versions between a trajectory's oldest token and the trainer that uses it.
 
     Pacing is AReaL's capacity rule, counted in groups from need, so that a dropped group is
-    replaced: `min(max_open - open, (k + version + 1) * B - (accepted + open))`.
+    replaced: `min(max_open - open, (k + version + 1) * B - (accepted + open))`. The version is
+    the one that the ranks serve, in steps: what starts now must fit into the steps up to k later.
     """
 
     def demand(self, state: State) -> int:
         """Training groups to request now."""
-        limits, learner = state.limits, state.learner
-        n_open = state.n_open_groups
+        limits, n_open = state.limits, state.n_open_groups
         n_spoken_for = state.n_accepted_groups + n_open
-        horizon = min(limits.staleness_bound + learner.steps_done + 1, limits.steps)
+        horizon = min(limits.staleness_bound + state.published_step + 1, limits.steps)
         return min(
             limits.max_open_groups - n_open, horizon * limits.prompts_per_step - n_spoken_for
         )
 
     def may_start(self, state: State, rank: Rank) -> bool:
-        """Whether what starts on this rank now can still train when it is first needed."""
-        if rank.version is None:
+        """Whether what starts on this rank now can still train when it is first needed.
+
+        A rank that is about to swap weights starts nothing under the old ones.
+        """
+        if rank.version is None or rank.version != state.published:
             return False
         return not self.is_stale(state, rank.version, state.next_use_version)
 

@@ -256,6 +256,12 @@ class State:
         return trained + len(self.learner.training) + len(self.buffer)
 
     @property
+    def published_step(self) -> int:
+        """Steps done by the version that the ranks serve, or load now."""
+        published = self.learner.version if self.published is None else self.published
+        return self.learner.steps_done - (self.learner.version - published)
+
+    @property
     def next_use_version(self) -> int:
         """The trainer's version when a group that completes now can train at the earliest."""
         return self.learner.version + (1 if self.learner.training else 0)

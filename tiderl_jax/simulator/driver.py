@@ -1,7 +1,8 @@
 """The virtual driver: carries commands out on a simulated world and answers with events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tiderl_jax.core import commands, events
 from tiderl_jax.core.commands import Command, DropReason
@@ -48,15 +49,15 @@ class World:
 class VirtualDriver:
     """Event source and executor of `scheduler.loop.run` in virtual time."""
 
-    def __init__(
-        self, world: World, version: PolicyVersion = PolicyVersion(0), next_train_index: int = 0
-    ) -> None:
+    def __init__(self, world: World, saved: Mapping[str, Any]) -> None:
+        """`saved` is the snapshot of the scheduler that the run goes on from."""
         self.tally = Tally()
         self._world = world
         self._draws = world.draws
         self._clock = VirtualClock()
-        self._version = version
-        self._next_index = dict.fromkeys(Purpose, 0) | {Purpose.TRAIN: next_train_index}
+        self._version = PolicyVersion(saved["version"])
+        self._unfinished: list[int] = list(saved["unfinished_train_indices"])
+        self._next_index = dict.fromkeys(Purpose, 0) | {Purpose.TRAIN: saved["next_train_index"]}
         self._ranks = {
             spec.rank: VirtualRank(spec, world.costs, world.rollout.max_tokens_per_turn)
             for spec in world.ranks
@@ -126,11 +127,15 @@ class VirtualDriver:
     # Tasks and environments.
 
     def _bring(self, purpose: Purpose, n_groups: int) -> None:
-        first = self._next_index[purpose]
-        self._next_index[purpose] += n_groups
-        groups = tuple(GroupId(purpose, first + i) for i in range(n_groups))
+        groups = tuple(GroupId(purpose, self._take_index(purpose)) for _ in range(n_groups))
         n_members = 1 if purpose.is_evaluation else self._world.rollout.samples_per_prompt
         self._soon(lambda: events.TasksArrived(groups, n_members))
+
+    def _take_index(self, purpose: Purpose) -> int:
+        if purpose is Purpose.TRAIN and self._unfinished:
+            return self._unfinished.pop(0)
+        self._next_index[purpose] += 1
+        return self._next_index[purpose] - 1
 
     def _probe(self, group: GroupId) -> None:
         attempt = self._n_probes[group] = self._n_probes.get(group, 0) + 1

@@ -1,6 +1,6 @@
 """What is simulated: how long things take, what tasks are like, what goes wrong.
 
-Every draw is a function of identity (`core.identity.generator`), so two policies meet the same tasks.
+Every draw is a function of identity (`core.identity.generator`): two policies meet the same tasks.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """One simulated run: the real scheduler and event loop over a virtual driver."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tiderl_jax.core.commands import Abort, Finish
 from tiderl_jax.core.config import (
@@ -34,10 +35,16 @@ class Setup:
     faults: FaultRates
     seed: int
 
-    def new_scheduler(self) -> Scheduler:
-        """A scheduler at the beginning of the run."""
+    def new_scheduler(self, saved: Mapping[str, Any] | None = None) -> Scheduler:
+        """A scheduler at the beginning of the run, or where a snapshot was taken."""
         return Scheduler(
-            self.scheduler, self.rollout, self.evaluation, self.environment, self.steps, self.ranks
+            self.scheduler,
+            self.rollout,
+            self.evaluation,
+            self.environment,
+            self.steps,
+            self.ranks,
+            saved,
         )
 
 
@@ -70,16 +77,18 @@ class Simulated:
 def simulate(
     setup: Setup,
     *,
+    saved: Mapping[str, Any] | None = None,
     stop_s: float | None = None,
     observers: Sequence[Observer] = (),
     events_per_check: int = 1,
 ) -> Simulated:
-    """Runs to the end, or to a stop requested at `stop_s`."""
+    """Runs from the beginning or a snapshot to the end, or to a stop requested at `stop_s`."""
+    scheduler = setup.new_scheduler(saved)
     draws = Draws(setup.seed, setup.profile, setup.faults)
-    driver = VirtualDriver(World(setup.rollout, setup.environment, setup.ranks, setup.costs, draws))
+    world = World(setup.rollout, setup.environment, setup.ranks, setup.costs, draws)
+    driver = VirtualDriver(world, scheduler.snapshot())
     if stop_s is not None:
         driver.stop_at(round(stop_s * NS_PER_S))
-    scheduler = setup.new_scheduler()
     journal: list[tuple[Event, int]] = []
     last = run(
         scheduler,
