@@ -3,10 +3,12 @@
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import flags
 from ml_collections import config_flags
@@ -23,34 +25,64 @@ def fail(sentence: str) -> NoReturn:
     sys.exit(2)
 
 
-def parse(argv: Sequence[str]) -> flags.FlagValues:
+@dataclass(frozen=True)
+class Arguments:
+    """A parsed command line."""
+
+    path: Path  # of the config file
+    module: ModuleType  # the config file, for what it declares beside `get_config`
+    document: dict[str, Any]  # the config with all overrides
+    overrides: list[str]  # as they were given
+    workdir: Path | None
+    dry_run: bool
+
+
+def parse(argv: Sequence[str]) -> Arguments:
     """Reads `--config FILE[:arg] [--config.key=value ...] --workdir DIR [--dry_run]`."""
+    named, rest = _split(list(argv[1:]))
+    path, _, arg = named.partition(":")
+    module = _load(Path(path))
     values = flags.FlagValues()
-    config_flags.DEFINE_config_file(
-        "config", help_string="configs/<name>.py[:arg]", lock_config=True, flag_values=values
-    )
     flags.DEFINE_string("workdir", None, "directory of the run", flag_values=values)
     flags.DEFINE_bool("dry_run", False, "print the derived numbers and stop", flag_values=values)
-    path = _config_path(argv)
-    if path is None:
-        fail("Name an experiment with --config configs/<name>.py.")
-    if not path.is_file():  # the flag library reports this only much later, and at length
-        fail(f"There is no config file {str(path)!r}.")
+    config = module.get_config(arg or None)
+    line = [argv[0], *rest]
+    with one_sentence():  # an unknown key fails here, a value of another type in `read`
+        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=line)
+    unknown = read(values, line)
+    if unknown:
+        fail(f"Unexpected argument {unknown[0]!r}.")
+    return Arguments(
+        path=Path(path),
+        module=module,
+        document=values.config.to_dict(),
+        overrides=[argument for argument in rest if argument.startswith("--config.")],
+        workdir=None if values.workdir is None else Path(values.workdir),
+        dry_run=values.dry_run,
+    )
+
+
+def read(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
+    """Parses flags; returns what is left of the command line."""
+    with one_sentence():
+        return values(argv)[1:]
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Whatever the flag libraries have to say."""
     try:
-        rest = values(list(argv))[1:]
+        yield
     except (flags.Error, AttributeError, KeyError, ValueError, TypeError) as error:
         text = str(error.args[0] if error.args else error)
         # ml_collections quotes and escapes a message that is quoted already.
         fail(" ".join(text.strip("'").replace("\\n", " ").replace("\\'", "'").split()))
-    if rest:
-        fail(f"Unexpected argument {rest[0]!r}.")
-    return values
 
 
-def experiment(values: flags.FlagValues) -> ExperimentConfig:
-    """The resolved experiment of parsed flags."""
+def experiment(arguments: Arguments) -> ExperimentConfig:
+    """The resolved experiment, its scheduler's decisions named."""
     try:
-        config = resolve(values.config.to_dict())
+        config = resolve(arguments.document)
         chosen = {name: getattr(config.scheduler, name) or None for name in DECISIONS}
         names = resolve_preset(config.scheduler.preset, chosen)
         scheduler = dataclasses.replace(config.scheduler, **names)
@@ -60,22 +92,21 @@ def experiment(values: flags.FlagValues) -> ExperimentConfig:
     return dataclasses.replace(config, scheduler=scheduler)
 
 
-def _config_path(argv: Sequence[str]) -> Path | None:
+def _split(argv: list[str]) -> tuple[str, list[str]]:
+    """The value of `--config`, and all other arguments."""
     for position, argument in enumerate(argv):
-        if argument == "--config" and position + 1 < len(argv):
-            return Path(argv[position + 1].split(":")[0])
         if argument.startswith("--config="):
-            return Path(argument.removeprefix("--config=").split(":")[0])
-    return None
+            return argument.removeprefix("--config="), argv[:position] + argv[position + 1 :]
+        if argument == "--config" and position + 1 < len(argv):
+            return argv[position + 1], argv[:position] + argv[position + 2 :]
+    fail("Name an experiment with --config configs/<name>.py.")
 
 
-def config_module(argv: Sequence[str]) -> tuple[ModuleType, Path]:
-    """The config file as a module, for what it declares beside `get_config`."""
-    path = _config_path(argv)
-    assert path is not None  # `parse` has seen it
+def _load(path: Path) -> ModuleType:
+    """The config file as a module. It is code of this repository, and is trusted as such."""
     spec = importlib.util.spec_from_file_location(f"configs.{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
+    if not path.is_file() or spec is None or spec.loader is None:
+        fail(f"There is no config file {str(path)!r}.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module, path
+    return module

@@ -56,10 +56,7 @@ def main(argv: list[str]) -> int:
     flags.DEFINE_string("prompt", None, "the first message", flag_values=values)
     flags.DEFINE_integer("max_tokens", 48, "sampled at most", flag_values=values)
     flags.DEFINE_string("dtype", "float32", "float32 or bfloat16", flag_values=values)
-    try:
-        values(argv)
-    except flags.Error as error:
-        cli.fail(str(error))
+    cli.read(values, argv)
     if not values.checkpoint or not values.prompt:
         cli.fail("Name --checkpoint and --prompt.")
     try:

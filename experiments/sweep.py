@@ -24,28 +24,27 @@ from tiderl_jax.report.run_files import CLAIMS, RunRecord, read_run
 
 def main(argv: list[str]) -> int:
     """Runs what is missing, then writes table.md, comparison.png and claims.json."""
-    values = cli.parse(argv)
-    cli.experiment(values)
-    module, path = cli.config_module(argv)
-    if values.workdir is None:
+    arguments = cli.parse(argv)
+    cli.experiment(arguments)
+    module, workdir = arguments.module, arguments.workdir
+    if workdir is None:
         cli.fail("Name the directory of the sweep with --workdir runs/<name>.")
-    workdir = Path(values.workdir)
-    overrides = [argument for argument in argv[1:] if argument.startswith("--config.")]
     for seed in module.seeds:
         for point, changes in module.points.items():
-            run_point(path, overrides, changes, seed, workdir / point / f"seed_{seed}")
+            run_point(arguments, changes, seed, workdir / point / f"seed_{seed}")
     conclude(module, workdir)
     return 0
 
 
 def run_point(
-    path: Path, overrides: list[str], changes: Mapping[str, object], seed: int, folder: Path
+    arguments: cli.Arguments, changes: Mapping[str, object], seed: int, folder: Path
 ) -> None:
     """One run in a process of its own; ends the sweep if it does not complete."""
     print(f"== {folder}", flush=True)
-    arguments = [f"--config.{key}={value}" for key, value in {**changes, "seed": seed}.items()]
-    command = [sys.executable, "-m", "experiments.train", "--config", str(path)]
-    done = subprocess.run([*command, *overrides, *arguments, "--workdir", str(folder)], check=False)
+    point = [f"--config.{key}={value}" for key, value in {**changes, "seed": seed}.items()]
+    command = [sys.executable, "-m", "experiments.train", f"--config={arguments.path}"]
+    command += [*arguments.overrides, *point, f"--workdir={folder}"]
+    done = subprocess.run(command, check=False)
     if done.returncode:
         print(f"error: {folder} ended with exit code {done.returncode}.", file=sys.stderr)
         sys.exit(done.returncode)

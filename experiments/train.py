@@ -6,7 +6,6 @@ Exit codes: 0 complete, 1 the run failed, 2 the config is wrong, 130 stopped bef
 """
 
 import sys
-from pathlib import Path
 
 from experiments import cli
 from tiderl_jax.core.errors import ConfigError, TiderlError
@@ -17,19 +16,19 @@ STOPPED = 130
 
 def main(argv: list[str]) -> int:
     """Resolves the config before JAX starts, then trains."""
-    values = cli.parse(argv)
-    config = cli.experiment(values)
-    if values.dry_run:
+    arguments = cli.parse(argv)
+    config = cli.experiment(arguments)
+    if arguments.dry_run:
         for name, value in derived_numbers(config):
             print(f"{name:<40} {value}")
         return 0
-    if values.workdir is None:
+    if arguments.workdir is None:
         cli.fail("Name the directory of the run with --workdir runs/<name>.")
 
     from tiderl_jax.runtime.training import train  # starts JAX
 
     try:
-        complete = train(config, Path(values.workdir))
+        complete = train(config, arguments.workdir)
     except ConfigError as error:
         cli.fail(str(error))
     except TiderlError as error:

@@ -38,13 +38,21 @@ def test_a_rollout_of_several_turns_equals_the_dense_model(world, temperature):
     assert len(result.token_ids) == 3
 
 
-def test_the_stop_token_ends_a_turn_and_belongs_to_it(world):
+@pytest.mark.parametrize("n_tokens", [1, 2, 3, 5])  # a dispatch has three steps
+def test_the_stop_token_ends_a_turn_and_belongs_to_it(world, n_tokens):
     (unstopped,) = run(world.engine(), turn(A, PROMPT, max_tokens=6))
-    stop_token_id = int(unstopped.token_ids[2])
-    first = list(unstopped.token_ids).index(stop_token_id)
-    (stopped,) = run(world.engine(), turn(A, PROMPT, max_tokens=6, stop_token_id=stop_token_id))
+    expected = unstopped.token_ids[:n_tokens]
+    assert expected[-1] not in expected[:-1]
+    (stopped,) = run(world.engine(), turn(A, PROMPT, 6, stop_token_id=int(expected[-1])))
     assert stopped.stop is TurnStop.END_OF_TURN
-    np.testing.assert_array_equal(stopped.token_ids, unstopped.token_ids[: first + 1])
+    np.testing.assert_array_equal(stopped.token_ids, expected)
+
+
+def test_samples_do_not_depend_on_the_steps_of_a_dispatch(world):
+    request = turn(A, PROMPT, max_tokens=8, temperature=2.0)
+    (three_by_three,) = run(world.engine(), request)
+    (one_by_one,) = run(world.engine(decode_steps_per_dispatch=1), request)
+    same_result(three_by_three, one_by_one)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 5, 8, 9, 27])

@@ -126,6 +126,8 @@ def test_a_page_that_a_rollout_holds_is_never_evicted(cache):
 
 def test_found_pages_that_were_idle_are_not_counted_as_room(cache):
     cache.release(grown(cache, ids(1, 2, 3, 4, 5)))
+    with pytest.raises(EngineFault, match="needs 5 more pages, but 4 of 6"):
+        cache.promise(Holding(cache.version), ids(1, 2, 3, 4, 5), 14)
     cache.promise(Holding(cache.version), ids(1, 2, 3, 4, 5), 12)
     with pytest.raises(EngineFault):
         cache.promise(Holding(cache.version), ids(8), 1)

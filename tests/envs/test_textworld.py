@@ -1,6 +1,7 @@
 """Games are made once per module (seconds each); everything else is fast."""
 
 import importlib.util
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tiderl_jax.core.errors import ConfigError, EnvironmentFault
 from tiderl_jax.envs import textworld_games
 from tiderl_jax.envs.protocol import Split
 from tiderl_jax.envs.registry import world
-from tiderl_jax.envs.textworld import TextWorld, TextWorldOptions
+from tiderl_jax.envs.textworld import TextWorld, TextWorldOptions, _read_knowledge
 
 if importlib.util.find_spec("textworld") is None:
     pytest.skip("needs the package textworld (extra `envs`)", allow_module_level=True)
@@ -127,14 +128,18 @@ def test_many_open_episodes_do_not_disturb_each_other(hunt, games, solution) -> 
         assert tuple(seen[:n_seen]) == script.observations[:n_seen]
 
 
-def test_loading_a_game_never_uses_the_shared_parser(hunt, solution, monkeypatch) -> None:
+def test_loading_a_game_never_uses_the_shared_parser(games, solution, monkeypatch) -> None:
     from textworld import logic
+
+    vars(logic.GameLogic)["parse"].__func__.cache_clear()  # as in a new process
+    _read_knowledge.cache_clear()
+    fresh = made(games)
 
     def used(*_args, **_kwargs):
         raise AssertionError("the parser is not re-entrant")
 
     monkeypatch.setattr(logic._PARSER, "parse", used)
-    hunt.create(hunt.task(Split.TRAIN, 0)).start()
+    fresh.create(fresh.task(Split.TRAIN, 0)).start()
 
 
 def test_a_closed_episode_is_a_fault_and_closing_twice_is_not(hunt, solution) -> None:
@@ -151,6 +156,7 @@ def test_members_that_start_together_make_their_game_once(games, monkeypatch) ->
 
     def fake(finished: Path, *_identity: object) -> None:
         made_files.append(finished.name)
+        time.sleep(0.05)  # long enough for the others to come to the door
         finished.touch()
 
     monkeypatch.setattr(textworld_games, "_make", fake)

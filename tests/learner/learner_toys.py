@@ -1,5 +1,7 @@
 """Small trajectories, models and learners for the tests of this folder."""
 
+from functools import cache
+
 import jax
 import numpy as np
 
@@ -86,6 +88,7 @@ def learner_config(**changes):
     return LearnerConfig(**{**values, **changes})
 
 
+@cache
 def model(seed=0, dtype="float32", architecture=ARCHITECTURE):
     """(graphdef, params) of a tiny transformer."""
     return new_model(ModelSpec(architecture, VOCAB_SIZE, dtype), seed)
@@ -108,6 +111,19 @@ def learner(config=None, warm_start=NO_WARM_START, on=None, dtype="float32", tot
         temperature=0.7,
         total_updates=total_updates,
     )
+
+
+@cache
+def _shared(config):
+    subject = learner(config)
+    return subject, jax.device_get(subject.state)
+
+
+def fresh_learner(config=None):
+    """A learner as it was born; those of one config share their compiled programs."""
+    subject, state = _shared(config or learner_config())
+    subject.restore(state)
+    return subject
 
 
 def leaves(tree):

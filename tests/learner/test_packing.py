@@ -17,7 +17,7 @@ ROWS, TOKENS = 3, 24
 def test_every_trajectory_lies_whole_in_one_segment_of_its_own(seed, n):
     rng = np.random.default_rng(seed)
     trajectories = [random_trajectory(rng) for _ in range(n)]
-    packed = pack(trajectories, list(range(n)), ROWS, TOKENS)
+    packed = pack(trajectories, [float(index) for index in range(n)], ROWS, TOKENS)
     segments = [rows.segment_ids for rows in packed.microbatches]
     seen = set()
     for index, (t, place) in enumerate(zip(trajectories, packed.places, strict=True)):

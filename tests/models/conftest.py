@@ -18,8 +18,9 @@ def random_params():
         abstract = jax.eval_shape(lambda: new_model(spec, seed=0)[1])
         leaves, structure = jax.tree.flatten(abstract)
         rng = np.random.default_rng(0)
-        drawn = [(1 + rng.normal(size=x.shape) / 4).astype(x.dtype) for x in leaves]
-        return jax.tree.unflatten(structure, [jax.numpy.asarray(x) for x in drawn])
+        drawn = [rng.normal(x.ndim == 1, x.shape[0] ** -0.5, x.shape) for x in leaves]
+        typed = [jax.numpy.asarray(d, x.dtype) for d, x in zip(drawn, leaves, strict=True)]
+        return jax.tree.unflatten(structure, typed)
 
     return draw
 

@@ -161,18 +161,18 @@ class RandomRun:
             yield at_s, *action()
 
     def _possible(self) -> list:
-        actions = [self._new_group]
+        actions = [self._new_group] * (len(self._groups()) < 4)
         for rollout, phase in self._phase.items():
             possible = {
-                "environment": (self._ready, self._ended, self._environment_failed),
+                "environment": (*[self._ready, self._ended] * 4, self._environment_failed),
                 "ready": (self._run_turn, self._park),
                 "parked": (self._run_turn,),
-                "decoding": (self._turn_ended, self._turn_ended, self._engine_failed),
+                "decoding": (*[self._turn_ended] * 4, self._engine_failed),
                 "ended": (),
             }[phase]
             actions += [partial(action, rollout) for action in possible]
         droppable = [one.group for one in self._phase if one.group not in self._in_step]
-        actions += [partial(self._drop, group) for group in droppable[:2]]
+        actions += [partial(self._drop, group) for group in droppable[:1]]
         actions += [partial(self._late_turn, rollout) for rollout in self._late]
         if self._in_step:
             actions += [self._updated] * 3

@@ -16,9 +16,9 @@ class Evaluator:
         self.ledger = Ledger(SMALL)
         self._at_s = 0
 
-    def arrive(self, purpose: Purpose, first: int, n: int) -> list[GroupId]:
+    def arrive(self, purpose: Purpose, first: int, n: int, n_members: int = 1) -> list[GroupId]:
         groups = [GroupId(purpose, first + i) for i in range(n)]
-        self._observe(TasksArrived(tuple(groups), 1))
+        self._observe(TasksArrived(tuple(groups), n_members))
         return groups
 
     def score(self, groups: list[GroupId], rewards: list[float], version: PolicyVersion) -> None:
@@ -101,6 +101,15 @@ def test_an_evaluation_is_not_reported_before_its_last_episode(evaluator):
     assert evaluator.ledger.summary(0)["eval"]["success_last"] is None
 
 
+def test_every_member_of_a_task_is_an_episode(evaluator):
+    (group,) = evaluator.arrive(Purpose.EVALUATE, 0, 1, n_members=2)
+    evaluator.score([group], [1.0], V0)
+    assert evaluator.rows() == []
+    evaluator.score([group], [0.0], V0)
+    (row,) = evaluator.rows()
+    assert (row["eval/sampled_success"], row["eval/sampled_episodes"]) == (0.5, 2)
+
+
 def test_a_task_that_failed_for_good_leaves_its_evaluation(evaluator):
     groups = evaluator.arrive(Purpose.EVALUATE, 0, 3)
     evaluator.score(groups[:2], [1.0, 0.0], V0)
@@ -122,6 +131,16 @@ def test_tokens_and_facts_of_evaluations_never_enter_training_figures(evaluator)
     summary = evaluator.ledger.summary(0)
     assert summary["sampled_tokens"] == 0
     assert summary["reward"] == {"first": None, "last": None}
+
+
+def test_a_row_never_changes_its_place_once_it_is_written(evaluator):
+    """An evaluation and then a step, at the same instant of a virtual clock."""
+    (group,) = evaluator.arrive(Purpose.EVALUATE, 0, 1)
+    evaluator.score([group], [1.0], V0)
+    written = evaluator.ledger.rows()
+    evaluator.ledger.observe(updated(1, V1, 0, 0), [], evaluator.ledger.now_ns)
+    assert evaluator.ledger.rows()[: len(written)] == written
+    assert evaluator.ledger.n_rows == len(written) + 1
 
 
 def test_evaluations_survive_a_restart(evaluator):

@@ -6,12 +6,21 @@ from collections import Counter
 import pytest
 from report_runs import RANK_0, SMALL, V1, V2, S, facts, play, small_run, train, turn_ended, updated
 
-from tiderl_jax.core.commands import Admit, DropGroup, DropReason, RunTurn, StartStep, StepMode
+from tiderl_jax.core.commands import (
+    Admit,
+    DropGroup,
+    DropReason,
+    Publish,
+    RunTurn,
+    StartStep,
+    StepMode,
+)
 from tiderl_jax.core.errors import InvariantError
-from tiderl_jax.core.events import RolloutEnded, RolloutFailed, TimerFired, TurnStop
+from tiderl_jax.core.events import RolloutEnded, RolloutFailed, TimerFired, TurnStop, WeightsLoaded
 from tiderl_jax.core.trajectories import Outcome
 from tiderl_jax.report.ledger import Ledger
 from tiderl_jax.report.metrics import WALL_S
+from tiderl_jax.report.sums import total
 
 
 @pytest.fixture
@@ -183,6 +192,50 @@ def test_a_rank_waits_again_once_its_turn_was_dropped_or_lost():
         (row,) = step_rows(play(Ledger(SMALL), turns))
         assert row["timing_s/decoding"] == 2
         assert row["idle/rollout_s"] == 4 + 6
+
+
+def idle_s(turns: list, cause: str) -> float:
+    """Waiting for one cause, in a run that is closed by an update after 10 s."""
+    (row,) = step_rows(play(Ledger(SMALL), [*turns, (10, updated(1, V1, 0, 0), [], [])]))
+    return row[f"idle/rollout_{cause}_s"]
+
+
+def test_an_idle_rank_is_held_once_another_rank_has_taken_the_last_group_that_may_start():
+    turns = [(0, None, [], []), (4, TimerFired(0), [Admit(train(0), RANK_0)], [])]
+    assert (idle_s(turns, "not_admitted"), idle_s(turns, "staleness")) == (2 * 4, 6)
+
+
+def test_a_dropped_group_makes_room_under_the_bound_on_staleness():
+    turns = [
+        (0, None, [Admit(train(0), RANK_0)], []),
+        (4, TimerFired(0), [DropGroup(train(0).group, DropReason.STALE)], []),
+    ]
+    assert (idle_s(turns, "staleness"), idle_s(turns, "not_admitted")) == (4, 2 * 6)
+
+
+def test_a_rank_waits_for_the_newest_version_that_was_published_to_it():
+    turns = [
+        (0, None, [Publish(V1, (RANK_0,))], []),
+        (1, TimerFired(0), [Publish(V2, (RANK_0,))], []),
+        (2, WeightsLoaded(RANK_0, V1, "digest"), [], []),
+        (5, WeightsLoaded(RANK_0, V2, "digest"), [], []),
+    ]
+    assert idle_s(turns, "weights") == 5
+
+
+def test_the_facts_of_a_dropped_group_never_count():
+    turns = [
+        (0, RolloutEnded(train(0), Outcome.FINISHED), [], [facts(train(0), 1.0)]),
+        (1, TimerFired(0), [DropGroup(train(0).group, DropReason.STALE)], []),
+        (2, None, [StartStep(1, (train(0).group,), StepMode.COLOCATED)], []),
+        (3, updated(1, V1, 0, 0), [], []),
+    ]
+    (row,) = step_rows(play(Ledger(SMALL), turns))
+    assert row["rollout/trajectories"] == 0
+
+
+def test_sums_of_stretches_keep_what_is_negative():
+    assert total([Counter({"reward": -3}), Counter({"reward": 1})]) == Counter({"reward": -2})
 
 
 def test_the_learners_figures_join_the_row_of_their_step():

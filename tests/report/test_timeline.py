@@ -5,6 +5,8 @@ import json
 import pytest
 from report_runs import RANK_0, SMALL, RandomRun, play, small_run, train
 
+from tiderl_jax.core.commands import Admit, Pause, Resume, RunTurn
+from tiderl_jax.core.events import EnvironmentReady, TimerFired
 from tiderl_jax.report.ledger import Ledger
 from tiderl_jax.report.timeline import Span, Timeline
 
@@ -59,6 +61,23 @@ def test_each_rollout_has_a_track_even_if_it_is_not_over(trace):
         ("environment", 25, 26),
         ("decoding", 26, 28),
         ("waiting", 28, 30),
+    ]
+
+
+def test_a_parked_rollout_is_shown_as_parked_until_it_runs():
+    rollout = train(0)
+    turns = [
+        (0, None, [Admit(rollout, RANK_0)], []),
+        (1, EnvironmentReady(rollout, 5), [Pause(rollout, RANK_0)], []),
+        (3, TimerFired(0), [Resume(rollout, RANK_0)], []),
+        (4, TimerFired(0), [RunTurn(rollout, RANK_0)], []),
+        (6, TimerFired(0), [], []),
+    ]
+    assert spans_of(play(Ledger(SMALL), turns).timeline(), "train/0/0.0") == [
+        ("environment", 0, 1),
+        ("parked", 1, 3),
+        ("waiting", 3, 4),
+        ("decoding", 4, 6),
     ]
 
 

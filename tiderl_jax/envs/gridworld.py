@@ -1,9 +1,10 @@
 """The grid world: a multi-turn text environment that a small model learns in minutes on a laptop.
 
-A turn shows six words: what lies up, down, left and right (`up-hole`, `left-free`), which way the
-goal is (`goal-up-left`), and which way the key is (`key-down`, `key-held`, `key-none`). The action
-is one of `up`, `down`, `left`, `right`. Reaching the goal is worth 1; a hole, or any other text,
-ends the episode with 0. Only the nearest cells are seen, so a good player also remembers.
+A turn shows seven words: what lies up, down, left and right (`up-hole`, `left-free`), the bearing
+of the goal (`goal-up-left`), that of the key (`key-down`, `key-held`, `key-none`), and where the
+player came from (`back-up`, `back-none`). The action is one of `up`, `down`, `left`, `right`.
+Reaching the goal is worth 1; a hole, or any other text, ends the episode with 0. Only the nearest
+cells are seen, so a good player also remembers.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from tiderl_jax.envs.gridworld_maps import (
     Direction,
     GridMap,
     MapRules,
-    Position,
     generate,
 )
 from tiderl_jax.envs.gridworld_players import PLAYERS
@@ -70,10 +70,11 @@ class GridEpisode:
     def __init__(self, grid_map: GridMap):
         self._map = grid_map
         self.position = grid_map.begin()
+        self._came_from: Cell | None = None
 
     def start(self) -> str:
         """Returns the first observation."""
-        return observe(self._map, self.position)
+        return self._observe()
 
     def step(self, action: str) -> Answer:
         """Moves, and says what is seen from there; nothing is said once the episode is done."""
@@ -81,31 +82,30 @@ class GridEpisode:
             direction = Direction(action.strip())
         except ValueError:
             return Answer("", reward=0.0, done=True)
-        self.position = self._map.move(self.position, direction)
+        before, self.position = self.position, self._map.move(self.position, direction)
+        if self.position.cell != before.cell:
+            self._came_from = before.cell
         if self.position.cell in self._map.holes:
             return Answer("", reward=0.0, done=True)
         if self.position.cell == self._map.goal:
             return Answer("", reward=1.0, done=True)
-        return Answer(observe(self._map, self.position), reward=0.0, done=False)
+        return Answer(self._observe(), reward=0.0, done=False)
 
     def close(self) -> None:
         """Holds nothing to free."""
 
-
-def observe(grid_map: GridMap, position: Position) -> str:
-    """The six words of a turn."""
-    cell, has_key = position
-    around = [f"{d.value}-{grid_map.content(d.of(cell), has_key).value}" for d in Direction]
-    if grid_map.key is None:
-        key = "none"
-    elif has_key:
-        key = "held"
-    else:
-        key = _bearing(cell, grid_map.key)
-    return " ".join([*around, f"goal-{_bearing(cell, grid_map.goal)}", f"key-{key}"])
+    def _observe(self) -> str:
+        cell, has_key = self.position
+        content = self._map.content
+        around = [f"{d.value}-{content(d.of(cell), has_key).value}" for d in Direction]
+        key = "held" if has_key else _bearing(cell, self._map.key)
+        goal, back = _bearing(cell, self._map.goal), _bearing(cell, self._came_from)
+        return " ".join([*around, f"goal-{goal}", f"key-{key}", f"back-{back}"])
 
 
-def _bearing(here: Cell, there: Cell) -> str:
+def _bearing(here: Cell, there: Cell | None) -> str:
+    if there is None:
+        return "none"
     vertical = _VERTICAL[_sign(there.row - here.row)]
     horizontal = _HORIZONTAL[_sign(there.column - here.column)]
     return "-".join(vertical + horizontal)
@@ -143,11 +143,13 @@ class Gridworld:
         return GridEpisode(self.grid_map(task))
 
     def words(self) -> tuple[str, ...]:
-        """The closed vocabulary: what is around, bearings of goal and key, actions."""
+        """The closed vocabulary: surroundings, bearings, actions."""
         around = [f"{direction.value}-{c.value}" for direction in Direction for c in Content]
         goal = [f"goal-{bearing}" for bearing in _BEARINGS]
         key = [f"key-{status}" for status in (*_BEARINGS, "held", "none")]
-        return (*around, *goal, *key, *(direction.value for direction in Direction))
+        actions = [direction.value for direction in Direction]
+        back = [f"back-{origin}" for origin in (*actions, "none")]
+        return (*around, *goal, *key, *back, *actions)
 
     def play(self, task: Task, player: str, random_action_share: float) -> ScriptedEpisode:
         """An episode by a scripted player whose moves are now and then replaced by random ones."""

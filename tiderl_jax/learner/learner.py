@@ -190,7 +190,7 @@ class Learner:
             raise LearnerFault("There is no warm start: warm_start.updates is 0, or it has ended.")
         samples = [Sample(trajectory, 0.0) for trajectory in trajectories]
         n_tokens = sum(trajectory.n_model_tokens for trajectory in trajectories)
-        update = self._fetch(self._update(self._warm_trainer, samples, n_tokens))
+        update = self._fetch(self._update(self._warm_trainer, samples, float(n_tokens)))
         return float(sum(sums["loss"] for sums in update.sums))
 
     def end_warm_start(self) -> None:

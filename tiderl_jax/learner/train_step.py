@@ -148,7 +148,7 @@ def apply_program(
     def apply(
         params: Tree, opt_state: Tree, grads: Tree
     ) -> tuple[Tree, Tree, dict[str, jax.Array]]:
-        grad_norm = optax.global_norm(grads)
+        grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(grad_norm)
         updates, new_state = tx.update(grads, opt_state, params)
         new_params = optax.apply_updates(params, updates)

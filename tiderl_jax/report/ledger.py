@@ -46,6 +46,7 @@ class Ledger:
         self._run = run
         self._windows: list[Window] = []
         self._evaluations: list[EvaluationResult] = []
+        self._rows: list[Row] = []
         self._sums: Sums = Counter()  # since the last update
         self._start_ns = self._begin_ns = self._now_ns = start_ns
         if snapshot is not None:
@@ -69,7 +70,7 @@ class Ledger:
     @property
     def n_rows(self) -> int:
         """How many rows there are so far."""
-        return len(self._windows) + len(self._evaluations)
+        return len(self._rows)
 
     @property
     def now_ns(self) -> int:
@@ -105,13 +106,13 @@ class Ledger:
             self._trajectories.on_command(command)
             self._occupancy.on_command(command, now_ns)
         self._occupancy.settle(now_ns)
-        self._evaluations += [self._evaluated(one) for one in self._rounds.take_complete()]
+        for one in self._rounds.take_complete():
+            self._evaluations.append(self._evaluated(one))
+            self._rows.append(evaluation_row(self._evaluations[-1], self._start_ns))
 
     def rows(self) -> list[Row]:
         """Every row of `metrics.jsonl` so far, in the order in which they came to be."""
-        steps = [step_row(window, self._start_ns) for window in self._windows]
-        evaluations = [evaluation_row(one, self._start_ns) for one in self._evaluations]
-        return sorted(steps + evaluations, key=lambda row: row[WALL_S] or 0.0)
+        return list(self._rows)
 
     def summary(self, compiles_after_warmup: int | None) -> dict[str, Any]:
         """The figures of `summary.json`, as of the last event (see `summary.py`)."""
@@ -159,6 +160,9 @@ class Ledger:
             self._windows.append(Window(**fields | {"sums": Counter(fields["sums"])}))
         for fields in snapshot["evaluations"]:
             self._evaluations.append(EvaluationResult(**fields | {"sums": Counter(fields["sums"])}))
+        self._rows += [step_row(window, self._start_ns) for window in self._windows]
+        self._rows += [evaluation_row(one, self._start_ns) for one in self._evaluations]
+        self._rows.sort(key=lambda row: row[WALL_S] or 0.0)
 
     def _tail(self) -> Sums:
         """The sums since the last update, with open tokens as unfinished."""
@@ -186,6 +190,7 @@ class Ledger:
                 learner=dict(self._learner.popleft()) if self._learner else {},
             )
         )
+        self._rows.append(step_row(self._windows[-1], self._start_ns))
         self._sums.clear()
         self._begin_ns = self._now_ns
 

@@ -81,7 +81,7 @@ def _goodput(figure: "Figure", record: RunRecord) -> None:
     above.step(wall_s, goodput, where="pre", color=BLUE)
     mean = record.summary["goodput_tokens_per_s"]
     above.axhline(mean, color=GREY, linewidth=1, linestyle="--", label=f"whole run: {mean:,.0f}")
-    above.set(ylabel="goodput\n(tokens/s)", ylim=(0, 1.3 * max(goodput, default=1.0)))
+    above.set(ylabel="goodput\n(tokens/s)", ylim=(0, 1.3 * (max(goodput, default=0.0) or 1.0)))
     above.legend(loc="upper right")
     _rank_time(below, record.rows)
     wall_s, trainer = series(record.rows, WALL_S, "idle/trainer_share")

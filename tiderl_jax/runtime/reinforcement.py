@@ -64,7 +64,6 @@ class Reinforcement:
             RunFacts.of(config), snapshot=None if manifest is None else manifest.ledger
         )
         self._n_rows = self._ledger.n_rows
-        self._inbox = Inbox(self._ledger.now_ns)
 
     def to_end(self, stop: StopFlag) -> bool:
         """Runs the loop until nothing is left to do; False if it was stopped before.
@@ -82,6 +81,7 @@ class Reinforcement:
         self._folder.begin(self._ledger.rows())
         self._commit()
         self._compiles.warm()
+        self._inbox = Inbox(self._ledger.now_ns)  # the run's clock starts here
         self._display.phase("training", self._config.steps, n_done=self._ledger.n_updates)
         stop.then(lambda: self._inbox.post(StopRequested()))
         last = self._loop(engines, published)

@@ -1,6 +1,6 @@
 """The virtual driver: carries commands out on a simulated world and answers with events."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,7 +154,7 @@ class VirtualDriver:
 
         self._work(episode, ready)
 
-    def _work(self, episode: Episode, answer: Callable[[], Event]) -> None:
+    def _work(self, episode: Episode, answer: Happening) -> None:
         """The environment works; it answers, crashes or hangs, under a deadline."""
         episode.begin_work(self._clock.now_ns, self._world.environment.step_deadline_s)
         self._set_alarm(episode)
@@ -184,7 +184,7 @@ class VirtualDriver:
 
         self._clock.at(episode.deadline_ns, expired)
 
-    def _answer(self, rollout: RolloutId) -> Event:
+    def _answer(self, rollout: RolloutId) -> Event | None:
         episode = self._episodes[rollout]
         if episode.n_turns >= episode.planned_turns:
             return self._end(episode, Outcome.FINISHED)

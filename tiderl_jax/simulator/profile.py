@@ -79,7 +79,8 @@ class Draws:
 
     def engine_fails(self, rollout: RolloutId, turn: int) -> bool:
         """Whether the engine loses this turn."""
-        return bool(self._rollout("engine", rollout, turn).random() < self._faults.engine)
+        rate = self._faults.engine
+        return rate > 0 and bool(self._rollout("engine", rollout, turn).random() < rate)
 
     def observation_tokens(self, rollout: RolloutId, turn: int) -> int:
         """Tokens of the answer to a turn."""
@@ -94,21 +95,24 @@ class Draws:
 
     def environment_fault(self, rollout: RolloutId, turn: int) -> str:
         """`crash`, `hang` or empty."""
+        crash, hang = self._faults.crash, self._faults.hang
+        if crash + hang == 0:
+            return ""
         chance = self._rollout("fault", rollout, turn).random()
-        if chance < self._faults.crash:
+        if chance < crash:
             return "crash"
-        return "hang" if chance < self._faults.crash + self._faults.hang else ""
+        return "hang" if chance < crash + hang else ""
 
     def probe_fails(self, group: GroupId, probe: int) -> bool:
         """Whether this probe of the group fails."""
+        rate = self._faults.probe
         draw = generator(self._seed, "probe", group.purpose, group.index, probe)
-        return bool(draw.random() < self._faults.probe)
+        return rate > 0 and bool(draw.random() < rate)
 
     def is_duplicated(self, n_events: int) -> bool:
         """Whether the n-th event arrives twice."""
-        return self._faults.duplicate > 0 and bool(
-            generator(self._seed, "duplicate", n_events).random() < self._faults.duplicate
-        )
+        rate = self._faults.duplicate
+        return rate > 0 and bool(generator(self._seed, "duplicate", n_events).random() < rate)
 
 
 def _between(draw: np.random.Generator, bounds: tuple[int, int]) -> int:

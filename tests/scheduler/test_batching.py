@@ -1,0 +1,183 @@
+"""Which turn runs, who is paused, and what the pool holds."""
+
+from hand import Hand, member
+
+from tiderl_jax.core.commands import (
+    Pause,
+    PauseEnvironment,
+    Release,
+    Resume,
+    ResumeEnvironment,
+    RunTurn,
+    StepEnvironment,
+)
+from tiderl_jax.core.ids import RankId
+from tiderl_jax.scheduler.state import Phase
+
+RANK = RankId(0)
+
+
+def acting(hand: Hand, *groups: int, tokens: int = 10) -> None:
+    """Groups of one member each have played one turn and hold KV of `tokens + 10`."""
+    for group in groups:
+        hand.ready(member(group), tokens)
+        hand.turn(member(group))
+
+
+def opened(**options: object) -> Hand:
+    """Six one-member groups are admitted on one rank of 200 tokens (pages of 10, turns of 10)."""
+    settings = {"budget_tokens": 200, "prompts": 6, "max_groups": 6, "steps": 2, **options}
+    hand = Hand(**settings)  # type: ignore[arg-type]
+    hand.load_weights()
+    hand.bring(*range(6), prompt_tokens=10)
+    return hand
+
+
+def test_ctb_keeps_kv_while_the_environment_works_and_request_batching_gives_it_up() -> None:
+    for batching, released in (("ctb", 0), ("request", 1)):
+        hand = opened(batching=batching)
+        hand.ready(member(0))
+        commands = hand.turn(member(0))
+        assert StepEnvironment(member(0)) in commands
+        assert len(hand.said(Release)) == released
+        assert hand.state.ranks[RANK].used_tokens == (20 if batching == "ctb" else 0)
+
+
+def test_a_turn_that_lacks_room_pauses_the_lowest_rollout_that_does_not_decode() -> None:
+    hand = opened()
+    acting(hand, 0, 1, 2)  # 3 x 20 kept
+    hand.ready(member(0), 60)  # decodes with 90 of the pool reserved
+    acting(hand, 3)  # 20 more: 150 used
+    commands = hand.ready(member(3), 60)  # needs 90, 70 more than it keeps: 20 are missing
+    assert commands == [
+        Pause(member(2), RANK),  # the youngest of the lowest priority
+        PauseEnvironment(member(2)),
+        RunTurn(member(3), RANK),
+    ]
+    assert hand.state.ranks[RANK].used_tokens == 200
+
+
+def test_nobody_is_paused_for_a_rollout_of_lower_priority() -> None:
+    hand = opened(budget_tokens=100)
+    acting(hand, 0, tokens=70)  # keeps 80; with a longer context its priority is higher
+    hand.ready(member(1), 20)
+    assert hand.commands == []
+    assert hand.state.rollout(member(0)).phase is Phase.ACTING  # type: ignore[union-attr]
+
+
+def test_a_paused_rollout_comes_back_on_its_rank_when_there_is_room() -> None:
+    hand = opened()
+    acting(hand, 0, 1, 2)
+    hand.ready(member(0), 60)
+    acting(hand, 3)
+    hand.ready(member(3), 60)  # pauses 2
+    hand.ready(member(2))  # its environment has answered meanwhile: no room
+    assert hand.commands == []
+    hand.turn(member(0))  # 90 of 200 are kept, 90 reserved by 3, 20 by 1: still no room
+    assert hand.said(Resume) == []
+    hand.end(member(0))
+    assert hand.commands[1:4] == [
+        Resume(member(2), RANK),
+        ResumeEnvironment(member(2)),
+        RunTurn(member(2), RANK),
+    ]
+
+
+def test_a_paused_environment_works_on_as_soon_as_its_next_turn_would_fit() -> None:
+    hand = opened()
+    acting(hand, 0, 1, 2)
+    hand.ready(member(0), 60)
+    acting(hand, 3)
+    hand.ready(member(3), 60)  # pauses 2, whose environment has not answered
+    hand.turn(member(0))
+    hand.end(member(0))
+    assert hand.said(ResumeEnvironment) == [ResumeEnvironment(member(2))]
+    assert hand.state.rollout(member(2)).phase is Phase.ACTING  # type: ignore[union-attr]
+
+
+def test_a_turn_that_waits_only_for_running_turns_of_lower_priority_is_not_overtaken() -> None:
+    hand = opened(budget_tokens=100)
+    acting(hand, 0, tokens=20)  # keeps 30
+    hand.ready(member(1), 40)  # decodes, reserves 50: 80 used
+    hand.ready(member(0), 40)  # needs 80, 50 more: waits for rollout 1, which has not played yet
+    assert hand.commands == []
+    hand.ready(member(2), 10)  # would fit into the 20 that are free
+    assert hand.commands == []
+    hand.turn(member(1))
+    assert hand.started_turns()[0] == member(0)
+
+
+def test_a_turn_behind_rollouts_of_higher_priority_lets_others_use_the_room() -> None:
+    hand = opened(budget_tokens=100)
+    acting(hand, 0, tokens=50)  # keeps 60 and has played
+    hand.ready(member(1), 40)  # needs 50: blocked by the kept 60
+    assert hand.commands == []
+    hand.ready(member(2), 10)
+    assert hand.started_turns() == [member(2)]
+
+
+def test_slots_limit_the_turns_that_run_at_once() -> None:
+    hand = opened(n_slots=2)
+    for group in (0, 1, 2):
+        hand.ready(member(group))
+    assert len(hand.state.ranks[RANK].decoding) == 2
+    hand.turn(member(1))
+    assert hand.started_turns() == [member(2)]
+
+
+def test_request_batching_serves_the_first_that_became_ready() -> None:
+    hand = opened(batching="request", n_slots=1)
+    for group in (4, 3, 5):
+        hand.ready(member(group))
+    hand.turn(member(4))
+    assert hand.started_turns() == [member(3)]
+
+
+def test_members_of_a_nearly_complete_group_run_first() -> None:
+    hand = Hand(prompts=2, members=2, n_slots=1, max_groups=2, steps=1)
+    hand.load_weights()
+    hand.bring(0, 1)
+    hand.play(member(1, 0))  # half of the younger group has ended
+    hand.ready(member(0, 0))  # takes the only slot
+    hand.ready(member(0, 1))
+    hand.ready(member(1, 1))
+    hand.turn(member(0, 0))
+    assert hand.started_turns() == [member(1, 1)]
+
+
+def test_completion_raises_the_priority_of_those_that_wait_already() -> None:
+    hand = Hand(prompts=2, members=2, n_slots=1, max_groups=2, steps=1)
+    hand.load_weights()
+    hand.bring(0, 1)
+    hand.ready(member(1, 0))
+    hand.ready(member(0, 0))
+    hand.ready(member(1, 1))  # waits behind the older group
+    hand.turn(member(1, 0))  # which takes the slot
+    assert hand.started_turns() == [member(0, 0)]
+    hand.ready(member(0, 1))
+    hand.end(member(1, 0))
+    hand.turn(member(0, 0))
+    assert hand.started_turns() == [member(1, 1)]
+
+
+def test_evaluation_runs_before_training_that_has_waited_longer() -> None:
+    hand = Hand(n_evaluation_tasks=1, n_slots=1, prompts=2)
+    hand.load_weights()
+    rollouts = hand.bring_evaluation()
+    hand.bring(0, 1)
+    hand.ready(member(0))  # takes the slot
+    hand.ready(member(1))
+    hand.ready(rollouts[0])
+    hand.turn(member(0))
+    assert hand.started_turns() == [rollouts[0]]
+
+
+def test_a_task_in_execution_runs_before_an_older_one_that_has_not_begun() -> None:
+    hand = opened(n_slots=1)
+    hand.ready(member(3))
+    hand.turn(member(3), tokens=1)
+    hand.ready(member(5))  # takes the slot
+    hand.ready(member(0), 60)  # older, and with the longer context
+    hand.ready(member(3))
+    hand.turn(member(5))
+    assert hand.started_turns() == [member(3)]

@@ -1,0 +1,103 @@
+"""The checks themselves: a state that was tampered with is found out, with a precise sentence."""
+
+from collections.abc import Callable
+
+import pytest
+from hand import Hand, member, train_group
+
+from tiderl_jax.core.errors import InvariantError
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId
+from tiderl_jax.scheduler.explain import explain
+from tiderl_jax.scheduler.invariants import check
+from tiderl_jax.scheduler.state import Phase, State
+
+RANK = RankId(0)
+
+
+def busy() -> State:
+    """Group 0 trains, 1 is complete, 2 decodes and keeps KV elsewhere, 3 waits for its answer."""
+    hand = Hand(prompts=1, bound=3, members=2, n_slots=2, steps=9)
+    hand.load_weights()
+    hand.bring(0, 1, 2, 3)
+    for group in (0, 1):
+        for position in (0, 1):
+            hand.play(member(group, position))
+    hand.ready(member(2, 0))
+    hand.ready(member(2, 1))
+    hand.turn(member(2, 1))
+    check(hand.state)
+    return hand.state
+
+
+def set_phase(state: State, group: int, phase: Phase) -> None:
+    state.groups[train_group(group)].members[0].phase = phase
+
+
+TAMPERINGS: dict[str, Callable[[State], object]] = {
+    "counts 0 used tokens": lambda s: setattr(s.ranks[RANK], "used_tokens", 0),
+    "needs .* tokens of a pool": lambda s: (
+        setattr(s.groups[train_group(2)].members[1], "held_tokens", 500),
+        setattr(s.ranks[RANK], "used_tokens", 500 + 20),
+    ),
+    "has lost the turn": lambda s: s.ranks[RANK].decoding.clear(),
+    "in 1 slots": lambda s: (
+        set_phase(s, 3, Phase.DECODING),
+        s.ranks[RANK].decoding.setdefault(member(3, 0)),
+        setattr(s.ranks[RANK], "spec", s.ranks[RANK].spec.__class__(RANK, 1, 400, 10)),
+        setattr(s.ranks[RANK], "used_tokens", 60),
+    ),
+    "wants a turn": lambda s: set_phase(s, 3, Phase.READY),
+    "invented a paused rollout": lambda s: set_phase(s, 3, Phase.PARKED_ACTING),
+    "pending members": lambda s: s.groups[train_group(3)].pending.append(0),
+    "1 members of train/3 ended": lambda s: set_phase(s, 3, Phase.ENDED),
+    "in the buffer exactly": lambda s: s.buffer.clear(),
+    "its group on 7": lambda s: (
+        setattr(s.groups[train_group(3)].members[0], "rank", None)
+        or setattr(s.groups[train_group(3)], "rank", RankId(7))
+    ),
+    "environments are counted": lambda s: setattr(s, "n_environments", 0),
+    "are allowed": lambda s: setattr(
+        s, "limits", s.limits.__class__(**{**as_dict(s.limits), "max_open_environments": 1})
+    ),
+    "Version 5 was published": lambda s: setattr(s, "published", PolicyVersion(5)),
+    "serves 4": lambda s: setattr(s.ranks[RANK], "version", PolicyVersion(4)),
+    "trains with lag -1": lambda s: s.learner.training.update({train_group(0): PolicyVersion(1)}),
+    "trains with lag 4": lambda s: (
+        setattr(s.learner, "version", PolicyVersion(4)),
+        s.learner.training,
+    ),
+    "could train again": lambda s: s.returning.add(0),
+    "is an evaluation and trains": lambda s: setattr(
+        s.learner, "training", {GroupId(Purpose.EVALUATE, 0): PolicyVersion(0)}
+    ),
+    "A step trains 2": lambda s: s.learner.training.update({train_group(99): PolicyVersion(0)}),
+    "counted as open": lambda s: setattr(s, "n_open_groups", 0),
+    "more than .* steps can use": lambda s: s.requested.update({Purpose.TRAIN: 6}),
+}
+
+
+def as_dict(value: object) -> dict[str, object]:
+    return {name: getattr(value, name) for name in value.__slots__}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("sentence", TAMPERINGS)
+def test_a_broken_rule_is_named(sentence: str) -> None:
+    state = busy()
+    TAMPERINGS[sentence](state)
+    with pytest.raises(InvariantError, match=sentence):
+        check(state)
+
+
+def test_work_that_nobody_owes_an_event_about_is_a_stall() -> None:
+    hand = Hand()
+    hand.load_weights()
+    hand.state.requested.clear()
+    with pytest.raises(InvariantError, match="stalled"):
+        check(hand.state)
+
+
+def test_the_state_explains_who_waits_for_what() -> None:
+    text = explain(busy())
+    assert "trains 1 groups" in text
+    assert "rank 0: serves 0; 4 rollouts open, 1 of 2 slots decode" in text
+    assert "1 acting" in text
