@@ -24,7 +24,16 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.name = "smollm2_textworld"
     config.steps = 3
     config.environment.name = "textworld"
+    config.environment.options = section(
+        challenge="treasure_hunter",
+        level=3,
+        games_folder="games",  # kept between runs
+        list_commands=True,
+        max_observation_characters=800,
+        max_scripted_turns=4,
+    )
     config.environment.max_turns = 4
+    config.environment.step_deadline_s = 300.0  # the first start of a game also makes it
     config.environment.latency = section(median_s=0.05, sigma=1.0, cap_s=2.0)
     config.model = section(
         checkpoint="weights/smollm2-135m-instruct", architecture=None, dtype="float32"

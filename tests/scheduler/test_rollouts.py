@@ -169,12 +169,18 @@ def test_a_rollout_that_waits_past_its_deadline_is_ended_by_the_timer() -> None:
 
 
 def test_a_rollout_that_has_sampled_nothing_is_not_truncated_by_time() -> None:
-    hand = begun(deadline_s=10)
+    hand = Hand(prompts=2, n_slots=1, deadline_s=10)
+    hand.load_weights()
+    hand.bring(0, 1)
+    hand.ready(member(0))  # decodes
+    hand.ready(member(1))  # waits for the slot
     hand.tell(TimerFired(10), at_s=10)
-    hand.ready(member(0))
-    assert hand.started_turns() == [member(0)]
+    assert hand.commands == []
     hand.turn(member(0))
     assert hand.said(EndRollout) == [EndRollout(member(0), Outcome.TRUNCATED_TIME)]
+    assert hand.started_turns() == [member(1)]
+    hand.turn(member(1))
+    assert hand.said(EndRollout) == [EndRollout(member(1), Outcome.TRUNCATED_TIME)]
 
 
 def test_an_environment_that_is_lost_during_a_turn_frees_the_slot_at_once() -> None:

@@ -4,7 +4,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 EQUAL_SHARE = 1e-6
-"""Rewards of a group that differ by less than this share of the largest are equal."""
+"""Rewards of a group that differ by less than this share of the largest are equal (and rewards below
+this size count as of this size)."""
 
 
 def group_relative(
@@ -36,4 +37,4 @@ def _all_equal(rewards_N: np.ndarray, group_N: np.ndarray, n_groups: int) -> np.
     np.maximum.at(highest_G, group_N, rewards_N)
     np.minimum.at(lowest_G, group_N, rewards_N)
     largest_G = np.maximum(np.abs(highest_G), np.abs(lowest_G))
-    return highest_G - lowest_G <= EQUAL_SHARE * largest_G
+    return highest_G - lowest_G <= EQUAL_SHARE * np.maximum(largest_G, EQUAL_SHARE)

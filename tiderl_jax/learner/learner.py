@@ -111,6 +111,7 @@ class Learner:
         self._n_updates = 0
         dtype = str(jax.tree.leaves(params)[0].dtype)
         placement = Placement(mesh, shardings(params, mesh))
+        self._rows_sharding = placement.rows
         policy = Policy(graphdef, dtype, temperature, config.logp_chunk_tokens)
         params = jax.device_put(params, placement.params)
         self._params = copy_program("float32", placement.params)(params)
@@ -142,7 +143,8 @@ class Learner:
 
     def warm_up(self) -> None:
         """Compiles every program once, changing nothing: a gradient of NaN updates nothing."""
-        rows = empty_rows(self._config.rows_per_microbatch, self._config.tokens_per_row)
+        config = self._config
+        rows = self._place(empty_rows(config.rows_per_microbatch, config.tokens_per_row))
         self.weights()
         jax.block_until_ready(self._score(self._params, rows))
         for trainer in filter(None, (self._trainer, self._warm_trainer)):
@@ -201,7 +203,9 @@ class Learner:
     def log_probs(self, trajectories: Sequence[Trajectory]) -> list[np.ndarray]:
         """float32 [T] of each trajectory, nats, 0 where the model does not own the token."""
         packed = self._pack(trajectories, [0.0] * len(trajectories))
-        logp = jax.device_get([self._score(self._params, rows) for rows in packed.microbatches])
+        logp = jax.device_get(
+            [self._score(self._params, self._place(rows)) for rows in packed.microbatches]
+        )
         return [place.cut(logp) for place in packed.places]
 
     def weights(self) -> nnx.State:
@@ -239,10 +243,15 @@ class Learner:
         config = self._config
         return pack(trajectories, advantages, config.rows_per_microbatch, config.tokens_per_row)
 
+    def _place(self, rows: Rows) -> Rows:
+        """Rows on the devices: a program that met host arrays would compile again for these."""
+        return jax.device_put(rows, self._rows_sharding)
+
     def _update(self, trainer: _Trainer, samples: list[Sample], denominator: float) -> Update:
         packed = self._pack([s.trajectory for s in samples], [s.advantage for s in samples])
         grads, all_sums, all_logp = self._zeros(), [], []
-        for rows in packed.microbatches:
+        for host_rows in packed.microbatches:
+            rows = self._place(host_rows)
             if self._reference is not None:
                 rows = rows._replace(reference_logp=self._score(self._reference, rows))
             grads, sums, logp_RT = trainer.accumulate(

@@ -1,9 +1,9 @@
 """Steps, versions and evaluations: what the learner trains on, and what the ranks serve.
 
 Order of things. A version goes to the ranks while the learner is idle, so `Publish` always means
-the weights that the learner has now. While an evaluation runs, or while ranks still load, newer
-versions are held back; the learner may go on as long as the work of the ranks stays within the
-staleness bound, but never past a version that is to be evaluated and has not reached the ranks.
+the weights that the learner has now. While an evaluation runs, newer versions are held back; the
+learner may go on as long as the work of the ranks stays within the staleness bound, but never past
+a version that is to be evaluated and has not reached the ranks.
 """
 
 from tiderl_jax.core.commands import Abort, DropReason, Finish, Publish, RequestTasks, StartStep
@@ -63,9 +63,7 @@ def go_on(move: Move) -> None:
 
 def _publish(move: Move) -> None:
     state, learner = move.state, move.state.learner
-    if learner.training or state.evaluation or state.n_loading:
-        return
-    if state.published == learner.version:
+    if learner.training or state.evaluation or state.published == learner.version:
         return
     ranks = move.policies.scaling.rollout_ranks(state)
     state.published, state.published_digest = learner.version, learner.digest
