@@ -67,7 +67,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         n_slots=64,  # turns decoded at the same time
         n_pages=2048,
         page_tokens=16,
-        prefill_chunk_tokens=32,  # per slot and dispatch
+        prefill_chunk_tokens=32,  # of one prefill row; a dispatch computes up to n_slots rows
         decode_steps_per_dispatch=4,
         kv_after_update="drop",  # re-prefill with the new weights; or keep_labelled
     )

@@ -74,7 +74,7 @@ class DecoderConfig:
     n_slots: int  # turns decoded at the same time
     n_pages: int
     page_tokens: int
-    prefill_chunk_tokens: int  # computed per slot and dispatch
+    prefill_chunk_tokens: int  # of one prefill row; a dispatch computes up to n_slots rows
     decode_steps_per_dispatch: int
     kv_after_update: str  # "drop" (re-prefill with the new weights) or "keep_labelled"
 
