@@ -1,7 +1,7 @@
 """Question: does agentic reinforcement learn on a laptop what imitation did not teach?
 
-    make train
-    python -m experiments.train --config configs/quickstart.py --workdir runs/quickstart
+make train
+python -m experiments.train --config configs/quickstart.py --workdir runs/quickstart
 """
 
 from ml_collections import ConfigDict

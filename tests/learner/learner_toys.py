@@ -88,6 +88,19 @@ def learner_config(**changes):
     return LearnerConfig(**{**values, **changes})
 
 
+TWO_UPDATES = learner_config(
+    optimizer=OptimizerConfig(
+        learning_rate=2e-2,
+        warmup_updates=0,
+        final_share=1.0,
+        weight_decay=0.0,
+        beta2=0.95,
+        max_grad_norm=1.0,
+    ),
+    updates_per_step=2,
+)
+
+
 @cache
 def model(seed=0, dtype="float32", architecture=ARCHITECTURE):
     """(graphdef, params) of a tiny transformer."""

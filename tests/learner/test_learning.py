@@ -2,21 +2,12 @@
 
 import numpy as np
 from learner_reference import float64, log_softmax, logits
-from learner_toys import ARCHITECTURE, learner, learner_config, sampled, trajectory
+from learner_toys import ARCHITECTURE, TWO_UPDATES, fresh_learner, sampled, trajectory
 
-from tiderl_jax.core.config import OptimizerConfig
 from tiderl_jax.core.ids import PolicyVersion
 from tiderl_jax.core.segments import Owner, given
 
 TEMPERATURE, N_ANSWERS = 0.7, 4
-OPTIMIZER = OptimizerConfig(
-    learning_rate=2e-2,
-    warmup_updates=0,
-    final_share=1.0,
-    weight_decay=0.0,
-    beta2=0.95,
-    max_grad_norm=1.0,
-)
 
 
 def play(params, rng, group, member, version):
@@ -35,7 +26,7 @@ def play(params, rng, group, member, version):
 
 def test_grpo_improves_a_two_turn_game_within_a_few_steps():
     rng = np.random.default_rng(0)
-    subject = learner(learner_config(optimizer=OPTIMIZER, updates_per_step=2))
+    subject = fresh_learner(TWO_UPDATES)
     rewards = []
     for step in range(20):
         params = float64(subject.weights())

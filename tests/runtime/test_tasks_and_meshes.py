@@ -37,8 +37,8 @@ def test_a_resumed_run_hands_out_untrained_groups_before_new_ones() -> None:
     source = TaskSource(
         Numbered(), 8, 3, n_evaluations=1, next_train_index=9, unfinished_train_indices=[5, 2]
     )
-    assert [group.index for group in source.take(Purpose.TRAIN, 4)] == [2, 5, 9, 10]
-    assert source.take(Purpose.EVALUATE, 1)[0].index == 3
+    assert [group.number for group in source.take(Purpose.TRAIN, 4)] == [2, 5, 9, 10]
+    assert source.take(Purpose.EVALUATE, 1)[0].number == 3
 
 
 def partitioned(**changes: object):

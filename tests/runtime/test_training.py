@@ -93,7 +93,7 @@ def started(folder: Path, *overrides: str) -> subprocess.Popen:
     return subprocess.Popen(
         command(folder, *overrides),
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{CONFIG.parent}"},
+        env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

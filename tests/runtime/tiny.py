@@ -1,4 +1,4 @@
-"""The smallest whole experiment: a one-layer model on two-by-two thousand maps of the grid world."""
+"""The smallest whole experiment: a one-layer model on the maps of the quickstart."""
 
 from ml_collections import ConfigDict
 

@@ -80,7 +80,7 @@ def test_open_environments_stay_below_their_limit_and_a_group_begins_only_whole(
     hand = Hand(prompts=4, members=3, max_environments=7, budget_tokens=1000)
     hand.load_weights()
     hand.bring(0, 1, 2, 3)
-    assert {rollout.group.index for rollout in hand.admitted()} == {0, 1}
+    assert {rollout.group.number for rollout in hand.admitted()} == {0, 1}
     hand.play(member(0, 0))
     assert hand.said(Probe) == []
     hand.play(member(0, 1))

@@ -193,9 +193,9 @@ def test_a_resumed_run_hands_out_again_what_was_in_flight() -> None:
     first = simulate(setup, stop_s=2.0)
     saved = first.scheduler.snapshot()
     arrived = set(range(saved["next_train_index"]))
-    trained = {group.index for group in first.tally.trained_groups}
+    trained = {group.number for group in first.tally.trained_groups}
     stopped = {
-        group.index
+        group.number
         for group, reason in first.tally.dropped_groups.items()
         if reason is DropReason.UNFINISHED and group.purpose is Purpose.TRAIN
     }

@@ -24,13 +24,13 @@ class Purpose(IntEnum):
 
 
 class GroupId(NamedTuple):
-    """A group: the rollouts of one task. `index` counts the groups of one purpose from 0."""
+    """A group: the rollouts of one task. `number` counts the groups of one purpose from 0."""
 
     purpose: Purpose
-    index: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.purpose.name.lower()}/{self.index}"
+        return f"{self.purpose.name.lower()}/{self.number}"
 
 
 class RolloutId(NamedTuple):

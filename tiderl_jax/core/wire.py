@@ -43,15 +43,17 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(hint: Any, value: Any) -> Any:
+    named_tuple_fields: tuple[str, ...] | None = getattr(hint, "_fields", None)
+    if named_tuple_fields is not None:
+        inner = typing.get_type_hints(hint)
+        parts = zip(named_tuple_fields, value, strict=True)
+        return hint(*(_typed(inner[name], item) for name, item in parts))
     if isinstance(hint, NewType):
         return value
     if typing.get_origin(hint) is tuple:
         return tuple(_item(hint, position, item) for position, item in enumerate(value))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
-    if hasattr(hint, "_fields"):  # a named tuple
-        inner = typing.get_type_hints(hint)
-        return hint(*(_typed(inner[name], item) for name, item in zip(inner, value, strict=True)))
     return value
 
 

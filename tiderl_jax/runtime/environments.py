@@ -1,7 +1,7 @@
 """Environments as tools: they answer late, they may hang or crash, and their clocks can be paused.
 
-A step waits out its seeded delay, then runs in a small pool of threads. Every session has one deadline
-at a time: for an answer while its environment works, for traffic while it does not.
+A step waits out its seeded delay, then runs in a small pool of threads. Every session has one
+deadline at a time: for an answer while its environment works, for traffic while it does not.
 """
 
 import math
@@ -112,7 +112,9 @@ class EnvironmentPool:
         def start() -> None:
             observation = session.environment.start()
             _check_text(observation)
-            self._answered(session, 0, lambda: self._on_started(rollout, task, observation), rollout)
+            self._answered(
+                session, 0, lambda: self._on_started(rollout, task, observation), rollout
+            )
 
         self._work(rollout, session, start)
 
@@ -162,7 +164,7 @@ class EnvironmentPool:
             self._config.latency,
             self._seed,
             group.purpose,
-            group.index,
+            group.number,
             rollout.member,
             rollout.attempt,
             turn,

@@ -195,7 +195,7 @@ class Executor:
                 self._rules.seed,
                 "sample",
                 group.purpose,
-                group.index,
+                group.number,
                 rollout.member,
                 rollout.attempt,
                 episode.n_turns,

@@ -1,7 +1,7 @@
 """The journal: every event, appended before it is acted on.
 
-Records are length-prefixed with a CRC. A torn tail, which a crash leaves, is cut on opening; a broken
-record before the last one is fatal.
+Records are length-prefixed with a CRC. A torn tail, which a crash leaves, is cut on opening; a
+broken record before the last one is fatal.
 """
 
 import json

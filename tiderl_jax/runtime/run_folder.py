@@ -62,8 +62,6 @@ class RunFolder:
     def finish(self, ledger: Ledger, compiles: CompileCounter) -> Path:
         """Writes summary, timeline and report; returns the report's path."""
         self._tensorboard.close()
-        run_files.write_json(
-            self.path / run_files.SUMMARY, ledger.summary(compiles.after_warm_up)
-        )
+        run_files.write_json(self.path / run_files.SUMMARY, ledger.summary(compiles.after_warm_up))
         run_files.write_timeline(self.path, ledger.timeline())
         return write_report(self.path)

@@ -44,8 +44,8 @@ class TaskSource:
     def task(self, group: GroupId) -> Task:
         """The task of a group."""
         if group.purpose is Purpose.TRAIN:
-            return self._world.task(Split.TRAIN, group.index)
-        return self._world.task(Split.HELD_OUT, group.index % self._n_evaluation_tasks)
+            return self._world.task(Split.TRAIN, group.number)
+        return self._world.task(Split.HELD_OUT, group.number % self._n_evaluation_tasks)
 
     def n_members(self, purpose: Purpose) -> int:
         """Rollouts per group; an evaluation plays every task once."""

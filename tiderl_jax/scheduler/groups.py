@@ -30,7 +30,7 @@ def _is_fresh(state: State, group: GroupId) -> bool:
         return False
     if group.purpose is not Purpose.TRAIN:
         return True
-    return group.index >= state.next_train_index or group.index in state.returning
+    return group.number >= state.next_train_index or group.number in state.returning
 
 
 def _arrive(move: Move, group_id: GroupId, n_members: int) -> None:
@@ -41,8 +41,8 @@ def _arrive(move: Move, group_id: GroupId, n_members: int) -> None:
     state.groups[group_id] = group
     if not group.is_evaluation:
         state.n_open_groups += 1
-        state.next_train_index = max(state.next_train_index, group_id.index + 1)
-        state.returning.discard(group_id.index)
+        state.next_train_index = max(state.next_train_index, group_id.number + 1)
+        state.returning.discard(group_id.number)
     if move.policies.admission.probes:
         state.unprobed.put(group_id, _arrival_order(group))
     else:

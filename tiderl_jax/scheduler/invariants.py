@@ -138,7 +138,7 @@ def _training(state: State) -> Iterator[str]:
             yield f"{group} trains with lag {age}; the bound is {bound}."
         if group.purpose is not Purpose.TRAIN:
             yield f"{group} is an evaluation and trains."
-        arrives_again = group.index >= state.next_train_index or group.index in state.returning
+        arrives_again = group.number >= state.next_train_index or group.number in state.returning
         if group in state.groups or arrives_again:
             yield f"{group} trains and could train again."
 

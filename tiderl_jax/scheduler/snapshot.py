@@ -16,7 +16,7 @@ from tiderl_jax.scheduler.state import Counters, Learner, Limits, Rank, RankSpec
 def snapshot(state: State) -> dict[str, Any]:
     """The surviving part as JSON types. A step that is running counts as not done."""
     in_flight = [*state.groups, *state.learner.training]
-    unfinished = {group.index for group in in_flight if group.purpose is Purpose.TRAIN}
+    unfinished = {group.number for group in in_flight if group.purpose is Purpose.TRAIN}
     return {
         "version": state.learner.version,
         "digest": state.learner.digest,

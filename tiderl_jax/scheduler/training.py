@@ -169,6 +169,6 @@ def finish(move: Move) -> None:
     for group in list(state.groups.values()):
         drop_group(move, group, DropReason.UNFINISHED)
         if not group.is_evaluation:
-            state.returning.add(group.id.index)  # a resumed run hands it out again
+            state.returning.add(group.id.number)  # a resumed run hands it out again
     state.over = True
     move.say(Finish(complete))

@@ -58,12 +58,12 @@ class Draws:
     def _rollout(self, purpose: str, rollout: RolloutId, turn: int = 0) -> np.random.Generator:
         group = rollout.group
         return generator(
-            self._seed, purpose, group.purpose, group.index, rollout.member, rollout.attempt, turn
+            self._seed, purpose, group.purpose, group.number, rollout.member, rollout.attempt, turn
         )
 
     def prompt_tokens(self, group: GroupId) -> int:
         """Tokens of the first prompt, the same for all members."""
-        draw = generator(self._seed, "prompt", group.purpose, group.index)
+        draw = generator(self._seed, "prompt", group.purpose, group.number)
         return _between(draw, self._profile.prompt_tokens)
 
     def n_turns(self, rollout: RolloutId) -> int:
@@ -106,7 +106,7 @@ class Draws:
     def probe_fails(self, group: GroupId, probe: int) -> bool:
         """Whether this probe of the group fails."""
         rate = self._faults.probe
-        draw = generator(self._seed, "probe", group.purpose, group.index, probe)
+        draw = generator(self._seed, "probe", group.purpose, group.number, probe)
         return rate > 0 and bool(draw.random() < rate)
 
     def is_duplicated(self, n_events: int) -> bool:
