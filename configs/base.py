@@ -102,7 +102,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
         optimizer=optimizer(1e-3),
     )
     config.evaluation = section(
-        n_tasks=128,  # held-out, each sampled at temperature 1 and played greedily
+        split="held_out",  # what is reported; "tune" for every choice that is made by looking
+        n_tasks=128,  # each sampled at temperature 1 and played greedily
         every_steps=0,  # besides before the first and after the last; 0: only these
     )
     config.partition = section(

@@ -38,14 +38,20 @@ def get_config(arg: str | None = None) -> ConfigDict:
         norm_epsilon=1e-5,
         tied_embedding=True,
     )
+    config.rollout.prompts_per_step = 16
+    config.rollout.samples_per_prompt = 16
     config.rollout.max_tokens_per_turn = 2
     config.rollout.max_context_tokens = 128
-    config.learner.optimizer = optimizer(5e-4)
-    config.learner.updates_per_step = 4
+    config.decoder.prefill_chunk_tokens = 12  # one turn's observation and template
+    config.decoder.decode_steps_per_dispatch = 2
+    config.learner.optimizer = optimizer(3e-4)
+    config.learner.updates_per_step = 2
     config.learner.tokens_per_row = 256
     config.learner.rows_per_microbatch = 16
-    config.warm_start.updates = 60
-    config.warm_start.player = "fetcher"
-    config.warm_start.random_action_share = 0.3
+    config.warm_start.updates = 80
+    config.warm_start.episodes_per_update = 32
+    config.warm_start.player = "novice"
+    config.warm_start.random_action_share = 0.4
     config.warm_start.optimizer = optimizer(2e-3)
+    config.evaluation.n_tasks = 256
     return config

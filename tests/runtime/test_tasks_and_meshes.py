@@ -1,13 +1,16 @@
 import jax
 import pytest
 
-from tiderl_jax.core.config import PartitionConfig
+from tiderl_jax.core.config import EvaluationConfig, PartitionConfig
 from tiderl_jax.core.errors import ConfigError
 from tiderl_jax.core.ids import Purpose
 from tiderl_jax.core.trajectories import Task
 from tiderl_jax.envs.protocol import Split
 from tiderl_jax.runtime.meshes import partition
 from tiderl_jax.runtime.tasks import TaskSource
+
+
+EVALUATION = EvaluationConfig(split="held_out", n_tasks=3, every_steps=0)
 
 
 class Numbered:
@@ -18,13 +21,13 @@ class Numbered:
 
 
 def test_training_groups_walk_the_training_split_without_repeating() -> None:
-    source = TaskSource(Numbered(), samples_per_prompt=8, n_evaluation_tasks=3)
+    source = TaskSource(Numbered(), 8, EVALUATION)
     groups = source.take(Purpose.TRAIN, 2) + source.take(Purpose.TRAIN, 2)
     assert [source.task(group) for group in groups] == [Task("train", i) for i in range(4)]
 
 
 def test_every_evaluation_plays_the_same_held_out_tasks_under_new_identities() -> None:
-    source = TaskSource(Numbered(), samples_per_prompt=8, n_evaluation_tasks=3)
+    source = TaskSource(Numbered(), 8, EVALUATION)
     first, second = source.take(Purpose.EVALUATE, 3), source.take(Purpose.EVALUATE, 3)
     assert [source.task(group) for group in first] == [source.task(group) for group in second]
     assert not set(first) & set(second)
@@ -35,7 +38,12 @@ def test_every_evaluation_plays_the_same_held_out_tasks_under_new_identities() -
 
 def test_a_resumed_run_hands_out_untrained_groups_before_new_ones() -> None:
     source = TaskSource(
-        Numbered(), 8, 3, n_evaluations=1, next_train_index=9, unfinished_train_indices=[5, 2]
+        Numbered(),
+        8,
+        EVALUATION,
+        n_evaluations=1,
+        next_train_index=9,
+        unfinished_train_indices=[5, 2],
     )
     assert [group.number for group in source.take(Purpose.TRAIN, 4)] == [2, 5, 9, 10]
     assert source.take(Purpose.EVALUATE, 1)[0].number == 3

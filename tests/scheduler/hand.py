@@ -26,7 +26,7 @@ from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, Rollout
 from tiderl_jax.core.trajectories import Outcome
 from tiderl_jax.scheduler.invariants import check
 from tiderl_jax.scheduler.scheduler import Scheduler
-from tiderl_jax.scheduler.state import RankSpec
+from tiderl_jax.scheduler.state import GroupPhase, RankSpec
 
 Said = TypeVar("Said")
 
@@ -83,7 +83,7 @@ class Hand:
                 weights,
             ),
             RolloutConfig(prompts, members, MAX_TURN_TOKENS, MAX_CONTEXT_TOKENS, 1.0, deadline_s),
-            EvaluationConfig(n_evaluation_tasks, every_steps),
+            EvaluationConfig(n_evaluation_tasks, every_steps, "held_out"),
             EnvironmentConfig(
                 "none", {}, 9, LatencyConfig(0.0, 0.0, 1.0), 1.0, 1.0, max_attempts, max_faults
             ),
@@ -123,11 +123,15 @@ class Hand:
 
     def bring(self, *groups: int, prompt_tokens: int = 10) -> list[Command]:
         """Training groups arrive and are probed where the policy probes."""
-        ids = tuple(map(train_group, groups))
+        return self.bring_each(dict.fromkeys(groups, prompt_tokens))
+
+    def bring_each(self, prompt_tokens: dict[int, int]) -> list[Command]:
+        """As `bring`, with the tokens of each group's prompt."""
+        ids = tuple(map(train_group, prompt_tokens))
         said = list(self.tell(TasksArrived(ids, self.n_members)))
         for group in ids:
-            if self.state.groups[group].phase.value == "probing":
-                said += self.tell(ProbeMeasured(group, prompt_tokens))
+            if self.state.groups[group].phase is GroupPhase.PROBING:
+                said += self.tell(ProbeMeasured(group, prompt_tokens[group.number]))
         self.commands = said
         return said
 

@@ -175,3 +175,40 @@ def test_a_group_goes_to_the_emptiest_rank_among_those_that_serve_the_newest_ver
     hand.tell(WeightsLoaded(RankId(1), PolicyVersion(1), "weights-1"))
     hand.bring(1)
     assert hand.said(Admit) == [Admit(member(1), RankId(1))]
+
+
+def test_retried_members_of_the_most_complete_group_start_first() -> None:
+    hand = Hand(prompts=1, bound=2, members=2)
+    hand.load_weights()
+    hand.bring(0, 1, 2)
+    hand.play(member(0, 0))
+    hand.play(member(0, 1))
+    hand.update()  # while the new version loads, nothing starts
+    hand.ready(member(2, 1))
+    hand.turn(member(2, 1))
+    hand.tell(EnvironmentFailed(member(1, 0), "crash"))
+    hand.tell(EnvironmentFailed(member(2, 0), "crash"))
+    hand.end(member(2, 1))
+    hand.load_weights()
+    assert hand.admitted() == [member(2, 0, attempt=1), member(1, 0, attempt=1)]
+
+
+def test_an_empty_rank_admits_whatever_can_run_at_all() -> None:
+    hand = Hand(budget_tokens=100)
+    hand.load_weights()
+    hand.state.growth_tokens = 70.0  # turns bring long observations
+    hand.bring(0, prompt_tokens=80)
+    assert hand.admitted() == [member(0)]
+
+
+def test_a_new_group_does_not_join_a_rank_where_members_of_another_wait_for_room() -> None:
+    hand = Hand(prompts=3, members=2, n_ranks=2, budget_tokens=100, bound=0)
+    hand.load_weights()
+    hand.bring_each({0: 55, 1: 30, 2: 0})
+    assert hand.said(Admit) == [
+        Admit(member(0, 0), RankId(0)),  # 70 of 100: the other member waits
+        Admit(member(1, 0), RankId(1)),
+        Admit(member(1, 1), RankId(1)),  # 80 of 100
+        Admit(member(2, 0), RankId(1)),
+        Admit(member(2, 1), RankId(1)),
+    ]

@@ -196,3 +196,14 @@ def test_tokens_of_a_version_that_does_not_exist_are_a_defect() -> None:
     hand.ready(member(0))
     with pytest.raises(InvariantError, match="has not minted"):
         hand.turn(member(0), version=1)
+
+
+def test_no_timer_is_set_for_a_rollout_that_has_ended() -> None:
+    hand = Hand(prompts=3, deadline_s=10, bound=0)
+    hand.load_weights()
+    hand.tell(TasksArrived((train_group(0), train_group(1), train_group(2)), 1))
+    for second in (0, 2, 5):
+        hand.tell(ProbeMeasured(train_group(second // 2), 10), at_s=second)
+    hand.play(member(1))
+    hand.tell(TimerFired(10), at_s=10)
+    assert hand.said(SetTimer) == [SetTimer(15_000_000_000)]

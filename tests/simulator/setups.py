@@ -28,7 +28,7 @@ def small_setup(preset: str, *, seed: int = 0, n_ranks: int = 2, pool: float = 4
             preset, "", "", "", "", "", 1, 8, 40, PriorityWeights(8.0, 4.0, 2.0, 1.0)
         ),
         rollout=RolloutConfig(3, 4, 16, MAX_CONTEXT_TOKENS, 1.0, 600.0),
-        evaluation=EvaluationConfig(3, 2),
+        evaluation=EvaluationConfig(3, 2, "held_out"),
         environment=EnvironmentConfig(
             "none", {}, 6, LatencyConfig(0.0, 0.0, 1.0), 20.0, 100.0, 3, 10_000
         ),
@@ -77,7 +77,7 @@ def random_setup(seed: int) -> Setup:
             samples_per_prompt=n_members,
             deadline_s=float(draw.choice([2.0, 10.0, 600.0])),
         ),
-        evaluation=EvaluationConfig(int(draw.integers(0, 4)), int(draw.integers(0, 3))),
+        evaluation=EvaluationConfig(int(draw.integers(0, 4)), int(draw.integers(0, 3)), "held_out"),
         environment=replace(setup.environment, step_deadline_s=5.0),
         steps=int(draw.integers(1, 4)),
         ranks=tuple(replace(spec, n_slots=int(draw.integers(1, 33))) for spec in setup.ranks),

@@ -148,10 +148,11 @@ class WarmStartConfig:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """Held-out tasks, each sampled at temperature 1 and played greedily."""
+    """Tasks that never train, each sampled at temperature 1 and played greedily."""
 
     n_tasks: int
     every_steps: int  # besides before the first and after the last step; 0: only these two
+    split: str  # held_out for what is reported; tune for every choice that is made by looking
 
 
 @dataclass(frozen=True, slots=True)

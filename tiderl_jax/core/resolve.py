@@ -127,6 +127,10 @@ def _limits(config: ExperimentConfig) -> typing.Iterator[tuple[bool, str]]:
         model.dtype in ("float32", "bfloat16"),
         f"model.dtype must be 'float32' or 'bfloat16', not {model.dtype!r}.",
     )
+    yield (
+        config.evaluation.split in ("held_out", "tune"),
+        f"evaluation.split must be 'held_out' or 'tune', not {config.evaluation.split!r}.",
+    )
     yield config.scheduler.staleness_bound >= 0, "scheduler.staleness_bound must be at least 0."
     yield (
         config.partition.actor_devices % max(config.partition.actor_tensor_parallel, 1) == 0,

@@ -4,8 +4,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 EQUAL_SHARE = 1e-6
-"""Rewards of a group that differ by less than this share of the largest are equal; the largest counts
-as no smaller than this."""
+"""Rewards of a group that differ by less than this share of the largest (itself taken as at least
+this) are equal."""
 
 
 def group_relative(

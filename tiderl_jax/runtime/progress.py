@@ -77,7 +77,7 @@ def _evaluation_line(title: str, kind: str, row: Row) -> str:
     return (
         f"evaluation after step {_number(row, 'train/step', '.0f')}, {title}: success "
         f"{_number(row, f'eval/{kind}_success', '.1%')} of "
-        f"{_number(row, f'eval/{kind}_episodes', '.0f')} held-out tasks"
+        f"{_number(row, f'eval/{kind}_episodes', '.0f')} tasks"
     )
 
 

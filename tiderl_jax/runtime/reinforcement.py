@@ -211,7 +211,7 @@ def _scheduler(
 def _tasks(
     config: ExperimentConfig, parts: Parts, saved: Mapping[str, object] | None
 ) -> TaskSource:
-    sizes = (config.rollout.samples_per_prompt, config.evaluation.n_tasks)
+    sizes = (config.rollout.samples_per_prompt, config.evaluation)
     if saved is None:
         return TaskSource(parts.world, *sizes)
     return TaskSource(

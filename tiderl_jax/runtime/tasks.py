@@ -3,32 +3,33 @@
 import heapq
 from collections.abc import Iterable
 
+from tiderl_jax.core.config import EvaluationConfig
 from tiderl_jax.core.ids import GroupId, Purpose
 from tiderl_jax.core.trajectories import Task
 from tiderl_jax.envs.protocol import Split, World
 
 
 class TaskSource:
-    """Training groups walk the training split; evaluation groups repeat the same held-out tasks."""
+    """Training groups walk the training split; evaluations repeat the same tasks of another."""
 
     def __init__(
         self,
         world: World,
         samples_per_prompt: int,
-        n_evaluation_tasks: int,
+        evaluation: EvaluationConfig,
         n_evaluations: int = 0,
         next_train_index: int = 0,
         unfinished_train_indices: Iterable[int] = (),
     ) -> None:
-        """The last three are where an earlier process of the same run left off.
+        """The last three arguments are where an earlier process of the same run left off.
 
         Groups that it began and did not train are handed out again before any new one.
         """
         self._world = world
         self._samples_per_prompt = samples_per_prompt
-        self._n_evaluation_tasks = n_evaluation_tasks
+        self._evaluation = evaluation
         self._unfinished = sorted(unfinished_train_indices)
-        n_evaluated = n_evaluations * n_evaluation_tasks
+        n_evaluated = n_evaluations * evaluation.n_tasks
         self._next = dict.fromkeys(Purpose, n_evaluated) | {Purpose.TRAIN: next_train_index}
 
     def take(self, purpose: Purpose, n_groups: int) -> tuple[GroupId, ...]:
@@ -45,7 +46,8 @@ class TaskSource:
         """The task of a group."""
         if group.purpose is Purpose.TRAIN:
             return self._world.task(Split.TRAIN, group.number)
-        return self._world.task(Split.HELD_OUT, group.number % self._n_evaluation_tasks)
+        split, n_tasks = Split(self._evaluation.split), self._evaluation.n_tasks
+        return self._world.task(split, group.number % n_tasks)
 
     def n_members(self, purpose: Purpose) -> int:
         """Rollouts per group; an evaluation plays every task once."""
