@@ -83,7 +83,7 @@ def experiment(arguments: Arguments) -> ExperimentConfig:
     """The resolved experiment, its scheduler's decisions named."""
     try:
         config = resolve(arguments.document)
-        chosen = {name: getattr(config.scheduler, name) or None for name in DECISIONS}
+        chosen = {name: getattr(config.scheduler, name) for name in DECISIONS}
         names = resolve_preset(config.scheduler.preset, chosen)
         scheduler = dataclasses.replace(config.scheduler, **names)
         policies(scheduler)  # every name must exist

@@ -83,7 +83,7 @@ def learner_config(**changes):
         "normalise_by_std": True,
         "tokens_per_row": 32,
         "rows_per_microbatch": 4,
-        "logp_chunk_tokens": 32,
+        "logp_chunk_tokens": 1024,
     }
     return LearnerConfig(**{**values, **changes})
 

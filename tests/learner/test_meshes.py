@@ -4,15 +4,17 @@ from functools import cache
 
 import numpy as np
 import pytest
-from learner_toys import fresh_learner, learner, leaves, mesh, random_groups
+from learner_toys import fresh_learner, learner, learner_config, leaves, mesh, random_groups
 
 from tiderl_jax.core.ids import PolicyVersion
+
+CHUNKED = learner_config(logp_chunk_tokens=32)
 
 
 @cache
 def after_three_steps(data, tensor):
     rng = np.random.default_rng(0)
-    subject = fresh_learner() if data * tensor == 1 else learner(on=mesh(data, tensor))
+    subject = fresh_learner() if data * tensor == 1 else learner(CHUNKED, on=mesh(data, tensor))
     for step in range(3):
         report = subject.step(random_groups(rng), PolicyVersion(step))
     return leaves(subject.weights()), report

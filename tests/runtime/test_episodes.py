@@ -48,18 +48,10 @@ def test_every_prompt_begins_with_the_prompt_and_completion_of_the_turn_before()
 
 
 def test_tokens_that_nothing_answers_are_cut_from_the_record() -> None:
-    episodes, episode = begun()
+    _, episode = begun()
     episode.append([given(Owner.TEMPLATE, [1]), sampled(2, 3), given(Owner.ENV, [4])])
-    trajectory = episodes.end(ROLLOUT, Outcome.TRUNCATED_LENGTH)
-    assert trajectory is not None
+    trajectory = episode.finish(Outcome.TRUNCATED_LENGTH)
     assert trajectory.token_ids.tolist() == [1, 2, 3]
-
-
-def test_a_rollout_without_captured_tokens_gives_no_trajectory() -> None:
-    """Case C14: it is failed, never a reward of 0."""
-    episodes, episode = begun()
-    episode.append([given(Owner.TEMPLATE, [1])])
-    assert episodes.end(ROLLOUT, Outcome.FINISHED) is None
 
 
 def test_appending_beyond_the_context_limit_loses_no_record_and_breaks_no_context() -> None:
@@ -73,22 +65,21 @@ def test_a_group_is_handed_on_once_with_its_members_in_order() -> None:
     for member in (2, 0, 1):
         episode = Episode(RolloutId(GROUP, member), TASK, 10)
         episode.append([sampled(member)])
-        episodes.begin(episode)
-        episodes.end(episode.rollout, Outcome.FINISHED)
+        episodes.keep(episode.finish(Outcome.FINISHED))
     assert [t.rollout.member for t in episodes.take(GROUP)] == [0, 1, 2]
     assert episodes.n_kept == 0
 
 
 def test_a_dropped_group_is_forgotten_whole() -> None:
-    episodes, _ = begun()
+    episodes, episode = begun()
+    episode.append([sampled(1)])
+    episodes.keep(Episode(RolloutId(GROUP, 1), TASK, 10).finish(Outcome.FINISHED))
     assert episodes.drop(GROUP) == [ROLLOUT]
     assert episodes.find(ROLLOUT) is None
-    assert episodes.end(ROLLOUT, Outcome.FINISHED) is None
-
-
-def test_evaluation_trajectories_are_not_kept_for_training() -> None:
-    rollout = RolloutId(GroupId(Purpose.EVALUATE, 0), 0)
-    episodes, episode = begun(rollout)
-    episode.append([sampled(1)])
-    assert episodes.end(rollout, Outcome.FINISHED) is not None
     assert episodes.n_kept == 0
+
+
+def test_an_episode_is_ended_by_one_party_only() -> None:
+    episodes, episode = begun()
+    assert episodes.pop(ROLLOUT) is episode
+    assert episodes.pop(ROLLOUT) is None

@@ -165,8 +165,10 @@ def test_evaluation_runs_before_training_that_has_waited_longer() -> None:
     hand.load_weights()
     rollouts = hand.bring_evaluation()
     hand.bring(0, 1)
-    hand.ready(member(0))  # takes the slot
     hand.ready(member(1))
+    hand.turn(member(1))
+    hand.ready(member(0))  # takes the slot
+    hand.ready(member(1), 30)  # in execution, and with a longer context
     hand.ready(rollouts[0])
     hand.turn(member(0))
     assert hand.started_turns() == [rollouts[0]]

@@ -1,6 +1,7 @@
 """Log-probs of given tokens, over chunks, so that [tokens, vocabulary] never exists whole.
 
-Shapes: R rows, T tokens of a row, C tokens of a row in a chunk, D model width, V vocabulary.
+Shapes: R rows, T tokens of a row, C tokens of a row in a chunk, N chunks, D model width,
+V vocabulary.
 """
 
 from collections.abc import Callable
@@ -8,6 +9,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+
+Score = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+"""(hidden before each token, token ids, mask) -> (log-probs, entropies), of any [R, C]."""
 
 
 def token_log_probs(
@@ -22,52 +26,61 @@ def token_log_probs(
 
     Slot t is predicted from the hidden state of slot t - 1, and log-probs are those of the
     distribution that was sampled from: logits are divided by `temperature`. Both are float32, and 0
-    where the mask does not hold; slot 0 must be masked. The entropy carries no gradient. Chunks are
-    cut along T, so that rows stay on their devices.
+    where the mask does not hold; slot 0 must be masked. The entropy carries no gradient. Logits
+    exist for about `chunk_tokens` tokens at a time.
     """
-    n_rows, n_tokens, _ = hidden.shape
-    chunk = min(max(chunk_tokens // n_rows, 1), n_tokens)
-    n_chunks = -(-n_tokens // chunk)
-
-    # The tokens that count go first: chunks without any are skipped.
-    order_RT = jnp.argsort(~mask, axis=1, stable=True)
-    before_RTD = jnp.take_along_axis(hidden, jnp.maximum(order_RT - 1, 0)[:, :, None], axis=1)
-
-    def cut(x: jax.Array) -> jax.Array:
-        padded = jnp.pad(x, [(0, 0), (0, n_chunks * chunk - n_tokens)] + [(0, 0)] * (x.ndim - 2))
-        return jnp.moveaxis(padded.reshape(n_rows, n_chunks, chunk, *x.shape[2:]), 1, 0)
-
-    def one(args: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        hidden_RCD, token_ids_RC, mask_RC = args
-        return jax.lax.cond(mask_RC.any(), score, skip, hidden_RCD, token_ids_RC, mask_RC)
 
     def score(
-        hidden_RCD: jax.Array, token_ids_RC: jax.Array, mask_RC: jax.Array
+        before_RCD: jax.Array, token_ids_RC: jax.Array, mask_RC: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        logits_RCV = logits(hidden_RCD) / temperature
-        logp_RC, entropy_RC = _gather(logits_RCV, token_ids_RC)
+        logp_RC, entropy_RC = _of_tokens(logits(before_RCD) / temperature, token_ids_RC)
         return jnp.where(mask_RC, logp_RC, 0.0), jnp.where(mask_RC, entropy_RC, 0.0)
 
-    def skip(
-        hidden_RCD: jax.Array, token_ids_RC: jax.Array, mask_RC: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        del hidden_RCD, token_ids_RC
-        return jnp.zeros(mask_RC.shape, jnp.float32), jnp.zeros(mask_RC.shape, jnp.float32)
+    if chunk_tokens >= mask.size:
+        return score(jnp.roll(hidden, 1, axis=1), token_ids, mask)
+    return _in_chunks(score, hidden, token_ids, mask, max(chunk_tokens // len(mask), 1))
 
-    sorted_ids_RT = jnp.take_along_axis(token_ids, order_RT, axis=1)
-    sorted_mask_RT = jnp.take_along_axis(mask, order_RT, axis=1)
-    chunks = (cut(before_RTD), cut(sorted_ids_RT), cut(sorted_mask_RT))
-    scored = jax.lax.map(jax.checkpoint(one), chunks)
-    back_RT = jnp.argsort(order_RT, axis=1)
+
+def _in_chunks(
+    score: Score,
+    hidden_RTD: jax.Array,
+    token_ids_RT: jax.Array,
+    mask_RT: jax.Array,
+    chunk: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Cut along T, so that rows stay on their devices; what counts goes first, so that the chunks
+    at the end, without any such token, are not computed."""
+    n_rows, n_tokens = mask_RT.shape
+    n_chunks = -(-n_tokens // chunk)
+    order_RT = jnp.argsort(~mask_RT, axis=1, stable=True)
+    before_RTD = jnp.take_along_axis(hidden_RTD, jnp.maximum(order_RT - 1, 0)[:, :, None], axis=1)
+
+    def cut(x: jax.Array) -> jax.Array:
+        padding = [(0, 0), (0, n_chunks * chunk - n_tokens)] + [(0, 0)] * (x.ndim - 2)
+        cut_RNC = jnp.pad(x, padding).reshape(n_rows, n_chunks, chunk, *x.shape[2:])
+        return jnp.moveaxis(cut_RNC, 1, 0)
+
+    def skip(*args: jax.Array) -> tuple[jax.Array, jax.Array]:
+        zeros_RC = jnp.zeros(args[-1].shape, jnp.float32)
+        return zeros_RC, zeros_RC
+
+    @jax.checkpoint
+    def one(args: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        return jax.lax.cond(args[-1].any(), score, skip, *args)
 
     def join(x_NRC: jax.Array) -> jax.Array:
         x_RT = jnp.moveaxis(x_NRC, 0, 1).reshape(n_rows, -1)[:, :n_tokens]
-        return jnp.take_along_axis(x_RT, back_RT, axis=1)
+        return jnp.take_along_axis(x_RT, jnp.argsort(order_RT, axis=1), axis=1)
 
-    return join(scored[0]), join(scored[1])
+    sorted_ids_RT = jnp.take_along_axis(token_ids_RT, order_RT, axis=1)
+    sorted_mask_RT = jnp.take_along_axis(mask_RT, order_RT, axis=1)
+    logp_NRC, entropy_NRC = jax.lax.map(
+        one, (cut(before_RTD), cut(sorted_ids_RT), cut(sorted_mask_RT))
+    )
+    return join(logp_NRC), join(entropy_NRC)
 
 
-def _gather(logits_RCV: jax.Array, token_ids_RC: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _of_tokens(logits_RCV: jax.Array, token_ids_RC: jax.Array) -> tuple[jax.Array, jax.Array]:
     normaliser_RC = jax.nn.logsumexp(logits_RCV, axis=-1)
     # A comparison instead of a gather: its gradient is no scatter.
     vocabulary_V = jnp.arange(logits_RCV.shape[-1])

@@ -40,17 +40,8 @@ class DecoderWorker:
         self._orders.put(lambda: self._engine.run_turn(request))
 
     def release(self, rollout: RolloutId) -> None:
-        """The rollout holds no pages here any more."""
-        self._orders.put(lambda: self._engine.release(rollout))
-
-    def cancel(self, rollouts: list[RolloutId]) -> None:
-        """Ends their turns, if any, and frees what they hold."""
-
-        def order() -> None:
-            for rollout in rollouts:
-                self._engine.cancel(rollout)
-
-        self._orders.put(order)
+        """The rollout holds no pages here any more; a turn that it still decodes is cancelled."""
+        self._orders.put(lambda: self._engine.cancel(rollout))
 
     def load_weights(self, published: Published) -> None:
         """Swaps weights between two dispatches; answered by `WeightsLoaded`."""

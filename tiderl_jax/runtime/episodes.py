@@ -76,17 +76,13 @@ class Episodes:
         """The episode, or None if its rollout has ended or was dropped meanwhile."""
         return self._under_way.get(rollout)
 
-    def end(self, rollout: RolloutId, outcome: Outcome) -> Trajectory | None:
-        """Finishes a rollout; None if it was dropped, or if no token of the model was captured."""
-        episode = self._under_way.pop(rollout, None)
-        if episode is None:
-            return None
-        trajectory = episode.finish(outcome)
-        if not trajectory.segments:
-            return None
-        if not rollout.group.purpose.is_evaluation:
-            self._finished.setdefault(rollout.group, []).append(trajectory)
-        return trajectory
+    def pop(self, rollout: RolloutId) -> Episode | None:
+        """Takes an episode out, for the one who ends it; None for everybody else."""
+        return self._under_way.pop(rollout, None)
+
+    def keep(self, trajectory: Trajectory) -> None:
+        """Keeps a finished trajectory until its group is taken or dropped."""
+        self._finished.setdefault(trajectory.rollout.group, []).append(trajectory)
 
     def take(self, group: GroupId) -> list[Trajectory]:
         """Hands a finished group on, members in order; it is not kept here any more."""
@@ -104,7 +100,3 @@ class Episodes:
     def n_kept(self) -> int:
         """Finished groups, whole or in part, that nobody has taken yet."""
         return len(self._finished)
-
-    def forget(self, rollout: RolloutId) -> None:
-        """Drops one failed attempt."""
-        self._under_way.pop(rollout, None)

@@ -154,7 +154,7 @@ class Executor:
 
     def failed(self, rollout: RolloutId, reason: str) -> None:
         """The environment is lost, and with it the attempt."""
-        self._episodes.forget(rollout)
+        self._episodes.pop(rollout)
         if rollout in self._probes:
             self._probes.discard(rollout)
             self._inbox.post(ProbeFailed(rollout.group, reason))
@@ -213,22 +213,24 @@ class Executor:
 
     def _end(self, rollout: RolloutId, outcome: Outcome) -> None:
         self._environments.close(rollout)
-        if self._episodes.find(rollout) is None:
-            return
-        trajectory = self._episodes.end(rollout, outcome)
-        if trajectory is None:
+        episode = self._episodes.pop(rollout)
+        if episode is None:
+            return  # it was dropped, or another thread has ended it
+        trajectory = episode.finish(outcome)
+        if not trajectory.segments:
             self._inbox.post(RolloutFailed(rollout, "no token of the model was captured"))
-        else:
-            self._on_trajectory(trajectory)
-            self._inbox.post(RolloutEnded(rollout, outcome))
+            return
+        if not rollout.group.purpose.is_evaluation:
+            self._episodes.keep(trajectory)
+        self._on_trajectory(trajectory)
+        self._inbox.post(RolloutEnded(rollout, outcome))
 
     def _drop(self, group: GroupId) -> None:
-        rollouts = self._episodes.drop(group)
-        for rollout in rollouts:
+        for rollout in self._episodes.drop(group):
             self._probes.discard(rollout)
             self._environments.close(rollout)
-        for decoder in self._decoders.values():
-            decoder.cancel(rollouts)
+            for decoder in self._decoders.values():
+                decoder.release(rollout)
 
     def _start_step(self, step: int, groups: tuple[GroupId, ...]) -> None:
         trajectories = [self._episodes.take(group) for group in groups]

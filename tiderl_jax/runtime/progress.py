@@ -1,6 +1,8 @@
 """What a person sees while a run goes on: a bar with the time that remains, and a line per step."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -17,7 +19,7 @@ Row = Mapping[str, float | None]
 
 
 class ProgressDisplay:
-    """A bar for the phase that runs (compiling, warm start, training), and a log above it."""
+    """A bar for the phase that runs (warm start, training), and a log above it."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._progress = Progress(
@@ -45,11 +47,18 @@ class ProgressDisplay:
 
     def say(self, text: str) -> None:
         """A line of its own."""
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Says how long the block took; `what` says what is done then."""
+        began_s = time.monotonic()
+        yield
+        self.say(f"{what} ({time.monotonic() - began_s:.1f} s)")
 
     def phase(self, name: str, n_total: int, n_done: int = 0) -> None:
         """A new bar, in place of the one before."""
-        for task in self._progress.task_ids:
+        for task in list(self._progress.task_ids):
             self._progress.remove_task(task)
         self._task = self._progress.add_task(name, total=n_total, completed=n_done, note="")
 

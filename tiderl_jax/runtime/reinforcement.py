@@ -74,10 +74,9 @@ class Reinforcement:
         version = PolicyVersion(self._steps_done)
         published = publish(version, self._parts.learner.weights())
         engines = build_engines(self._config, self._parts, published)
-        self._display.phase("compiling the decoder", len(engines))
-        for engine in engines.values():
-            engine.warm_up()
-            self._display.advance()
+        with self._display.timed("the decoders' programs are compiled"):
+            for engine in engines.values():
+                engine.warm_up()
         self._folder.begin(self._ledger.rows())
         self._commit()
         self._compiles.warm()

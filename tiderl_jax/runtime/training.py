@@ -29,8 +29,8 @@ def train(config: ExperimentConfig, workdir: Path) -> bool:
             display.say(f"{name:<42}{value}")
         compiles = CompileCounter()
         parts = build(config)
-        display.phase("compiling the learner", 1)
-        parts.learner.warm_up()
+        with display.timed("the learner's programs are compiled"):
+            parts.learner.warm_up()
         if manifest is None:
             if not _warm_start(config, parts, display, stop):
                 return False
@@ -46,9 +46,11 @@ def _warm_start(
     config: ExperimentConfig, parts: Parts, display: ProgressDisplay, stop: StopFlag
 ) -> bool:
     """Supervised imitation; False if a stop was requested meanwhile."""
-    if config.warm_start.updates:
-        display.phase("warm start", config.warm_start.updates)
-        for loss in imitate(parts.learner, parts.world, parts.renderer, config.warm_start, stop):
-            display.advance(f"loss {loss:.3f}")
+    settings = config.warm_start
+    if settings.updates:
+        display.phase("warm start", settings.updates)
+        with display.timed(f"warm start: {settings.updates} updates by imitation"):
+            for loss in imitate(parts.learner, parts.world, parts.renderer, settings, stop):
+                display.advance(f"loss {loss:.3f}")
     parts.learner.end_warm_start()
     return not stop.requested
