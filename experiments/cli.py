@@ -89,6 +89,9 @@ def experiment(arguments: Arguments) -> ExperimentConfig:
         policies(scheduler)  # every name must exist
     except ConfigError as error:
         fail(str(error))
+    checkpoint = config.model.checkpoint
+    if checkpoint and not Path(checkpoint).is_dir():
+        fail(f"There is no checkpoint folder {checkpoint!r} (experiments.convert makes one).")
     return dataclasses.replace(config, scheduler=scheduler)
 
 

@@ -10,6 +10,7 @@ import sys
 from experiments import cli
 from tiderl_jax.core.errors import ConfigError, TiderlError
 from tiderl_jax.core.resolve import derived_numbers
+from tiderl_jax.envs import registry
 
 STOPPED = 130
 
@@ -25,10 +26,11 @@ def main(argv: list[str]) -> int:
     if arguments.workdir is None:
         cli.fail("Name the directory of the run with --workdir runs/<name>.")
 
-    from tiderl_jax.runtime.training import train  # starts JAX
-
     try:
-        complete = train(config, arguments.workdir)
+        world = registry.world(config.environment.name, config.environment.options)
+        from tiderl_jax.runtime.training import train  # starts JAX, and nothing before it does
+
+        complete = train(config, world, arguments.workdir)
     except ConfigError as error:
         cli.fail(str(error))
     except TiderlError as error:

@@ -9,7 +9,6 @@ from tiderl_jax.envs.protocol import Split
 from tiderl_jax.runtime.meshes import partition
 from tiderl_jax.runtime.tasks import TaskSource
 
-
 EVALUATION = EvaluationConfig(split="held_out", n_tasks=3, every_steps=0)
 
 

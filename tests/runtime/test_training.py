@@ -11,22 +11,24 @@ import pytest
 import tiny
 
 from experiments import cli
-from tiderl_jax.core.config import ExperimentConfig
 from tiderl_jax.core.errors import StorageFault
+from tiderl_jax.envs import registry
 from tiderl_jax.runtime.training import train
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = Path(tiny.__file__)
 
 
-def config(*overrides: str) -> ExperimentConfig:
-    return cli.experiment(cli.parse(["test", f"--config={CONFIG}", *overrides]))
+def run(folder: Path, *overrides: str) -> bool:
+    config = cli.experiment(cli.parse(["test", f"--config={CONFIG}", *overrides]))
+    world = registry.world(config.environment.name, config.environment.options)
+    return train(config, world, folder)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    assert train(config(), folder)
+    assert run(folder)
     return folder
 
 
@@ -75,13 +77,13 @@ def test_the_decoder_recorded_the_log_probs_that_the_trainer_computes(finished: 
 
 def test_the_same_command_on_a_complete_run_changes_nothing(finished: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*.json*")}
-    assert train(config(), finished)
+    assert run(finished)
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*.json*")} == before
 
 
 def test_another_config_on_the_same_directory_is_refused(finished: Path) -> None:
     with pytest.raises(StorageFault, match="another config"):
-        train(config("--config.seed=5"), finished)
+        run(finished, "--config.seed=5")
 
 
 def command(folder: Path, *overrides: str) -> list[str]:
@@ -155,6 +157,6 @@ def test_two_processes_cannot_use_one_directory(tmp_path: Path) -> None:
     while not (folder / "lock").exists():
         assert process.poll() is None
     with pytest.raises(StorageFault, match="in use"):
-        train(config("--config.steps=10000"), folder)
+        run(folder, "--config.steps=10000")
     process.kill()
     process.wait()

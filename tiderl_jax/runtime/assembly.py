@@ -9,7 +9,6 @@ from tiderl_jax.core.config import ExperimentConfig
 from tiderl_jax.core.errors import ConfigError
 from tiderl_jax.core.ids import RankId
 from tiderl_jax.decoder.engine import Engine
-from tiderl_jax.envs import registry
 from tiderl_jax.envs.protocol import World
 from tiderl_jax.learner.learner import Learner
 from tiderl_jax.models.chat import ChatRenderer
@@ -63,9 +62,8 @@ class Parts:
     learner: Learner
 
 
-def build(config: ExperimentConfig) -> Parts:
+def build(config: ExperimentConfig, world: World) -> Parts:
     """Builds all but the decoders, which need the weights that they are to serve."""
-    world = registry.world(config.environment.name, config.environment.options)
     places = partition(config.partition, jax.devices())
     model = build_model(config, world)
     learner = Learner(

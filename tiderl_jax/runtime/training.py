@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tiderl_jax.core.config import ExperimentConfig
 from tiderl_jax.core.resolve import derived_numbers
+from tiderl_jax.envs.protocol import World
 from tiderl_jax.runtime.assembly import Parts, build
 from tiderl_jax.runtime.compiles import CompileCounter
 from tiderl_jax.runtime.progress import ProgressDisplay
@@ -13,7 +14,7 @@ from tiderl_jax.runtime.stop import StopFlag
 from tiderl_jax.runtime.warm_start import imitate
 
 
-def train(config: ExperimentConfig, workdir: Path) -> bool:
+def train(config: ExperimentConfig, world: World, workdir: Path) -> bool:
     """Runs or resumes an experiment; True when its last step and evaluation are done.
 
     Raises:
@@ -28,7 +29,7 @@ def train(config: ExperimentConfig, workdir: Path) -> bool:
         for name, value in derived_numbers(config):
             display.say(f"{name:<42}{value}")
         compiles = CompileCounter()
-        parts = build(config)
+        parts = build(config, world)
         with display.timed("the learner's programs are compiled"):
             parts.learner.warm_up()
         if manifest is None:
