@@ -1,20 +1,56 @@
 """Question: does agentic reinforcement learn on a laptop what imitation did not teach?
 
-make train
-python -m experiments.train --config configs/quickstart.py --workdir runs/quickstart
+    make train
+    python -m experiments.train --config configs/quickstart.py --workdir runs/quickstart
+    python -m experiments.sweep --config configs/quickstart.py --workdir runs/quickstart_seeds
+
+A transformer of a million parameters plays generated 4 x 4 maps with holes, a third of them with a
+locked door and its key. It sees the four cells around it, which way the goal and the key are, and
+where it came from. Half of the scripted episodes of the warm start are blind to holes and keys.
+Hardware: two CPU cores. Expected: held-out success sampled at temperature 1 rises by at least 30
+points to at least 80 %, greedy success rises too; about 8 minutes.
 """
 
 from ml_collections import ConfigDict
 
 from configs import base
 from configs.base import optimizer, section
+from tiderl_jax.report.claims import Claim, figure, gain
+
+points = {"quickstart": {}}
+
+seeds = (0, 1, 2)
+
+claims = [
+    Claim(
+        "success sampled on held-out maps, last",
+        figure("eval.success_last", "quickstart"),
+        at_least=0.8,
+        every_seed=True,
+        source="ours",
+    ),
+    Claim(
+        "success sampled on held-out maps, gained",
+        gain("eval.success_first", "eval.success_last", "quickstart"),
+        at_least=0.3,
+        every_seed=True,
+        source="ours",
+    ),
+    Claim(
+        "success of greedy play on held-out maps, gained",
+        gain("eval_greedy.success_first", "eval_greedy.success_last", "quickstart"),
+        at_least=0.0,
+        every_seed=True,
+        source="ours",
+    ),
+]
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
     """A 1 M parameter transformer on generated grid worlds."""
     config = base.get_config()
     config.name = "quickstart"
-    config.steps = 60
+    config.steps = 70
     config.environment.name = "gridworld"
     config.environment.options = section(
         size=4,
@@ -40,7 +76,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     )
     config.rollout.prompts_per_step = 16
     config.rollout.samples_per_prompt = 16
-    config.rollout.max_tokens_per_turn = 2
+    config.rollout.max_tokens_per_turn = 2  # a word and the end of the turn
     config.rollout.max_context_tokens = 128
     config.decoder.prefill_chunk_tokens = 12  # one turn's observation and template
     config.decoder.decode_steps_per_dispatch = 2
@@ -54,5 +90,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.warm_start.player = "novice"
     config.warm_start.random_action_share = 0.4
     config.warm_start.optimizer = optimizer(2e-3)
+    config.scheduler.max_open_groups = 32
     config.evaluation.n_tasks = 256
     return config

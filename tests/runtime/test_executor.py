@@ -1,7 +1,5 @@
 """The executor between a fake decoder, a fake environment pool and a fake learner."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -33,6 +31,7 @@ from tiderl_jax.models.chat import ChatRenderer
 from tiderl_jax.models.tokenizer import Tokenizer
 from tiderl_jax.runtime.episodes import Episodes
 from tiderl_jax.runtime.executor import Executor, TurnRules
+from tiderl_jax.runtime.inbox import Report
 from tiderl_jax.runtime.tasks import TaskSource
 
 RANK = RankId(0)
@@ -62,6 +61,9 @@ class FakePool:
 
     def resume(self, rollout: RolloutId) -> None:
         self.paused.remove(rollout)
+
+    def is_open(self, rollout: RolloutId) -> bool:
+        return rollout in self.open_sessions
 
     def close(self, rollout: RolloutId) -> None:
         self.open_sessions.pop(rollout, None)
@@ -93,6 +95,10 @@ class FakeInbox:
 
     def post(self, event: Event) -> None:
         self.events.append(event)
+
+    def deliver(self, report: Report) -> None:
+        if (event := report()) is not None:
+            self.events.append(event)
 
 
 class Scene:
@@ -142,8 +148,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
-    yield Scene()
+def scene() -> Scene:
+    return Scene()
 
 
 def rollout(member: int = 0, purpose: Purpose = Purpose.TRAIN) -> RolloutId:
@@ -211,7 +217,7 @@ def test_a_rollout_without_captured_tokens_is_failed_and_never_a_reward_of_zero(
     assert scene.episodes.n_kept == 0
 
 
-def test_a_rollout_that_two_threads_end_is_reported_once(scene: Scene) -> None:
+def test_a_rollout_that_is_ended_twice_is_reported_once(scene: Scene) -> None:
     scene.begin(rollout())
     scene.say(rollout(), "left")
     scene.executor.answered(rollout(), Answer("", 1.0, done=True))

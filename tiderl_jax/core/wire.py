@@ -14,9 +14,7 @@ KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in typing.get_args(e
 
 def encode(event: Event) -> dict[str, Any]:
     """A JSON object: the event's kind and its fields."""
-    fields = {
-        field.name: _plain(getattr(event, field.name)) for field in dataclasses.fields(event)
-    }
+    fields = {field.name: _plain(getattr(event, field.name)) for field in dataclasses.fields(event)}
     return {"kind": type(event).__name__, **fields}
 
 

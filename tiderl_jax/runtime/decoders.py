@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Callable
+from functools import partial
 
 import jax
 
@@ -67,25 +68,24 @@ class DecoderWorker:
                     return
                 order()
             for result in self._engine.step():
-                self._report(result)
+                self._inbox.deliver(partial(self._turn_ended, result))
 
-    def _report(self, result: TurnResult) -> None:
+    def _turn_ended(self, result: TurnResult) -> TurnEnded | None:
+        """In the driver's thread."""
         episode = self._episodes.find(result.rollout)
         if episode is None:
-            return  # its group was dropped while this dispatch ran
+            return None  # its group was dropped while this dispatch ran
         segment = Segment(
             Owner.MODEL, result.token_ids, result.logp_raw, result.logp, result.versions
         )
         episode.append([segment])
         episode.n_turns += 1
-        self._inbox.post(
-            TurnEnded(
-                rollout=result.rollout,
-                rank=self.rank,
-                stop=result.stop,
-                generated_tokens=len(segment),
-                found_tokens=result.found_tokens,
-                prefilled_tokens=result.prefilled_tokens,
-                oldest_version=PolicyVersion(int(segment.versions.min())),
-            )
+        return TurnEnded(
+            rollout=result.rollout,
+            rank=self.rank,
+            stop=result.stop,
+            generated_tokens=len(segment),
+            found_tokens=result.found_tokens,
+            prefilled_tokens=result.prefilled_tokens,
+            oldest_version=PolicyVersion(int(segment.versions.min())),
         )

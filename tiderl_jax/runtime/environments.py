@@ -145,6 +145,10 @@ class EnvironmentPool:
             with session.lock:
                 session.deadline.resume()
 
+    def is_open(self, rollout: RolloutId) -> bool:
+        """Whether the session exists."""
+        return rollout in self._sessions
+
     def close(self, rollout: RolloutId) -> None:
         """Ends a session at any time, also while its environment works."""
         session = self._sessions.pop(rollout, None)

@@ -1,8 +1,8 @@
 """Rollouts under way: the token records, from the first prompt to the finished trajectory.
 
-At any time one party works on an episode (a decoder, its environment, or the driver); it is handed
-on by events, so no lock is needed. Text is derived for the environment and never comes back into
-the token record: what the decoder consumed is exactly what the learner trains.
+They belong to the driver's thread: workers deliver what they found to it (see `inbox.Report`).
+Text is derived for the environment and never comes back into the token record: what the decoder
+consumed is exactly what the learner trains.
 """
 
 import numpy as np

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from tiderl_jax.core.commands import (
@@ -28,6 +29,7 @@ from tiderl_jax.core.config import RolloutConfig
 from tiderl_jax.core.events import (
     EnvironmentFailed,
     EnvironmentReady,
+    Event,
     ProbeFailed,
     ProbeMeasured,
     RolloutEnded,
@@ -110,7 +112,7 @@ class Executor:
             case ResumeEnvironment(rollout):
                 self._environments.resume(rollout)
             case EndRollout(rollout, outcome):
-                self._end(rollout, outcome)
+                self._inbox.deliver(partial(self._end, rollout, outcome))
             case DropGroup(group, _):
                 self._drop(group)
             case StartStep(step, groups, _):
@@ -125,41 +127,48 @@ class Executor:
             case _:
                 assert_never(command)
 
-    # What environments report, from their threads.
+    # What environments report, from their threads; noted in the driver's.
 
     def started(self, rollout: RolloutId, task: Task, observation: str) -> None:
         """The environment is open: its first prompt begins the episode."""
-        episode = Episode(rollout, task, self._rules.rollout.max_context_tokens)
-        n_tokens = episode.append(self._renderer.first(observation))
-        self._episodes.begin(episode)
-        if rollout in self._probes:
-            self._environments.pause(rollout)  # it is idle by our doing until it is admitted
-            self._inbox.post(ProbeMeasured(rollout.group, n_tokens))
-        else:
-            self._inbox.post(EnvironmentReady(rollout, n_tokens))
+        self._inbox.deliver(partial(self._started, rollout, task, observation))
 
     def answered(self, rollout: RolloutId, answer: Answer) -> None:
         """The environment answered: the next turn may run, or the rollout is over."""
-        episode = self._episodes.find(rollout)
-        if episode is None:
-            return  # its group was dropped meanwhile
-        episode.reward += answer.reward
-        if answer.done:
-            self._end(rollout, Outcome.FINISHED)
-        elif episode.n_turns >= self._rules.max_turns:
-            self._end(rollout, Outcome.TRUNCATED_TURNS)
-        else:
-            n_tokens = episode.append(self._renderer.next(answer.observation))
-            self._inbox.post(EnvironmentReady(rollout, n_tokens))
+        self._inbox.deliver(partial(self._answered, rollout, answer))
 
     def failed(self, rollout: RolloutId, reason: str) -> None:
         """The environment is lost, and with it the attempt."""
+        self._inbox.deliver(partial(self._failed, rollout, reason))
+
+    def _started(self, rollout: RolloutId, task: Task, observation: str) -> Event | None:
+        if not self._environments.is_open(rollout):
+            return None  # its group was dropped meanwhile
+        episode = Episode(rollout, task, self._rules.rollout.max_context_tokens)
+        n_tokens = episode.append(self._renderer.first(observation))
+        self._episodes.begin(episode)
+        if rollout not in self._probes:
+            return EnvironmentReady(rollout, n_tokens)
+        self._environments.pause(rollout)  # it is idle by our doing until it is admitted
+        return ProbeMeasured(rollout.group, n_tokens)
+
+    def _answered(self, rollout: RolloutId, answer: Answer) -> Event | None:
+        episode = self._episodes.find(rollout)
+        if episode is None:
+            return None
+        episode.reward += answer.reward
+        if answer.done:
+            return self._end(rollout, Outcome.FINISHED)
+        if episode.n_turns >= self._rules.max_turns:
+            return self._end(rollout, Outcome.TRUNCATED_TURNS)
+        return EnvironmentReady(rollout, episode.append(self._renderer.next(answer.observation)))
+
+    def _failed(self, rollout: RolloutId, reason: str) -> Event:
         self._episodes.pop(rollout)
         if rollout in self._probes:
             self._probes.discard(rollout)
-            self._inbox.post(ProbeFailed(rollout.group, reason))
-        else:
-            self._inbox.post(EnvironmentFailed(rollout, reason))
+            return ProbeFailed(rollout.group, reason)
+        return EnvironmentFailed(rollout, reason)
 
     # What the scheduler asks for, from the driver's thread.
 
@@ -211,19 +220,18 @@ class Executor:
             action = self._renderer.text(episode.segments[-1].token_ids)
             self._environments.step(rollout, action)
 
-    def _end(self, rollout: RolloutId, outcome: Outcome) -> None:
+    def _end(self, rollout: RolloutId, outcome: Outcome) -> Event | None:
         self._environments.close(rollout)
         episode = self._episodes.pop(rollout)
         if episode is None:
-            return  # it was dropped, or another thread has ended it
+            return None
         trajectory = episode.finish(outcome)
         if not trajectory.segments:
-            self._inbox.post(RolloutFailed(rollout, "no token of the model was captured"))
-            return
+            return RolloutFailed(rollout, "no token of the model was captured")
         if not rollout.group.purpose.is_evaluation:
             self._episodes.keep(trajectory)
         self._on_trajectory(trajectory)
-        self._inbox.post(RolloutEnded(rollout, outcome))
+        return RolloutEnded(rollout, outcome)
 
     def _drop(self, group: GroupId) -> None:
         for rollout in self._episodes.drop(group):

@@ -3,8 +3,15 @@
 import heapq
 import queue
 import time
+from collections.abc import Callable
 
 from tiderl_jax.core.events import Event, TimerFired
+
+Report = Callable[[], Event | None]
+"""What a worker found, as an action of the driver's thread: it notes the result, names the event.
+
+So token records belong to one thread. None: the result is of no interest any more.
+"""
 
 
 class Inbox:
@@ -15,7 +22,7 @@ class Inbox:
 
     def __init__(self, start_ns: int = 0) -> None:
         self._offset_ns = start_ns - time.monotonic_ns()
-        self._arrivals: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
+        self._arrivals: queue.SimpleQueue[Event | Report | BaseException] = queue.SimpleQueue()
         self._timers: list[int] = []
 
     def now_ns(self) -> int:
@@ -25,6 +32,10 @@ class Inbox:
     def post(self, event: Event) -> None:
         """Hands an event to the driver; called from any thread."""
         self._arrivals.put(event)
+
+    def deliver(self, report: Report) -> None:
+        """Has `report` run in the driver's thread; called from any thread."""
+        self._arrivals.put(report)
 
     def fail(self, error: BaseException) -> None:
         """Ends the run with this error; called by a thread that cannot go on."""
@@ -50,4 +61,6 @@ class Inbox:
                 return TimerFired(heapq.heappop(self._timers)), self.now_ns()
             if isinstance(arrival, BaseException):
                 raise arrival
-            return arrival, self.now_ns()
+            event = arrival() if callable(arrival) else arrival
+            if event is not None:
+                return event, self.now_ns()
