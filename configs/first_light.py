@@ -5,7 +5,7 @@
 Runs the presets `sync` (verl-like: a batch of independent episodes, then a step) and `tiderl` (CTB,
 one version of staleness) at equal seeds: same maps, same delays, same warm start. Rollout and actor
 share two CPU cores here, so what overlaps is waiting for environments, not computing.
-Hardware: two CPU cores; about 25 minutes.
+Hardware: two CPU cores; about 15 minutes.
 """
 
 from ml_collections import ConfigDict
@@ -43,5 +43,5 @@ def get_config(arg: str | None = None) -> ConfigDict:
     """The quickstart, shorter, evaluated before and after."""
     config = quickstart.get_config()
     config.name = "first_light"
-    config.steps = 20
+    config.steps = 15
     return config
