@@ -8,7 +8,7 @@ train: .venv/core
 	$(BIN)/python -m experiments.train --config configs/quickstart.py --workdir runs/quickstart
 
 test: .venv/dev lint
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile
 
 test-long: .venv/dev
 	$(BIN)/python -m pytest -m long --timeout 1800

