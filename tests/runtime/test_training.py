@@ -159,4 +159,4 @@ def test_two_processes_cannot_use_one_directory(tmp_path: Path) -> None:
     with pytest.raises(StorageFault, match="in use"):
         run(folder, "--config.steps=10000")
     process.kill()
-    process.wait()
+    process.communicate()

@@ -37,6 +37,7 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            self._lock.close()
             raise StorageFault(f"{self.path} is in use by another process.") from error
         return self
 
