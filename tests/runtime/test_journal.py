@@ -32,6 +32,8 @@ def test_a_tail_torn_at_any_byte_is_cut_and_the_journal_goes_on(tmp_path: Path) 
     for n_bytes in range(two, len(whole)):
         path.write_bytes(whole[:n_bytes])
         assert list(read(path)) == events(2)
+        Journal(path).close()
+        assert path.read_bytes() == whole[:two]
         journal = Journal(path)
         journal.append(*events(3)[2])
         journal.close()
