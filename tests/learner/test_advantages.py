@@ -11,6 +11,7 @@ def advantages(rewards, group_ids, normalise_by_std=True):
 
 
 def test_groups_are_told_by_their_ids_and_not_by_their_place():
+    """Case C6."""
     interleaved = advantages([1, 0, 1, 0], [1, 2, 1, 2])
     np.testing.assert_array_equal(interleaved, np.zeros(4))
     np.testing.assert_array_equal(advantages([1, 1, 0, 0], [1, 2, 1, 2])[:2] > 0, [True, True])

@@ -21,6 +21,7 @@ def random_arrays(rng, shape=(3, 5)):
 
 
 def test_nan_in_a_masked_slot_leaves_loss_kl_and_gradient_finite():
+    """Case C2."""
     logp, mask = jnp.zeros((1, 2)), jnp.array([[True, False]])
     old = jnp.array([[0.0, jnp.nan]])
     loss, gradient = jax.value_and_grad(losses)(
