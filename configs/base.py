@@ -57,7 +57,14 @@ def get_config(arg: str | None = None) -> ConfigDict:
     )
     config.rollout = section(
         prompts_per_step=32,  # groups that one training step consumes
+        min_prompts_per_step=0,  # an elastic scaling may lower a step to so many; 0: never
         samples_per_prompt=8,  # rollouts of a group
+        group=section(
+            extra_members=0,  # redundancy: so many more start, the first samples_per_prompt count
+            deadline_s=0.0,  # of a group, from its first admission; 0: none
+            min_members=0,  # that must have ended by then; 0: all
+            below_minimum="drop",  # the group; or top_up: replace its late members, once
+        ),
         max_tokens_per_turn=8,  # sampled; a turn cut by this ends its rollout
         max_context_tokens=256,  # of a whole rollout
         temperature=1.0,  # of training rollouts
@@ -72,7 +79,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         kv_after_update="drop",  # re-prefill with the new weights; or keep_labelled
     )
     config.scheduler = section(
-        preset="tiderl",  # or sync; it names the five decisions
+        preset="tiderl",  # names the five decisions; see tiderl_jax.scheduler.presets
         admission="",  # empty: as the preset says; an ablation names exactly one
         batching="",
         staleness="",
@@ -81,7 +88,16 @@ def get_config(arg: str | None = None) -> ConfigDict:
         staleness_bound=1,  # k, in policy versions; preset sync has 0
         max_open_groups=64,  # task diversity: groups in flight at once
         max_open_environments=512,
+        max_open_rollouts_per_rank=64,  # of admission `request`; 0: no cap
         priority=section(evaluation=8.0, group_completion=4.0, active=2.0, context=1.0),
+        elastic=section(
+            tau=1.0,  # a ready group older than tau steps is a consumption deficit
+            trend_weight=0.5,  # of the newest step in the running means
+            confirm_steps=2,  # a deficit counts after so many steps in a row
+            trial_steps=3,  # ers_guarded: a move is judged over so many steps
+            min_gain=1.01,  # ers_guarded: a move is kept when goodput rose by this ratio
+            max_drift=8,  # ers_guarded: ranks away from the starting split
+        ),
     )
     config.learner = section(
         optimizer=optimizer(3e-4),
@@ -107,10 +123,31 @@ def get_config(arg: str | None = None) -> ConfigDict:
         every_steps=0,  # besides before the first and after the last; 0: only these
     )
     config.partition = section(
-        n_rollout_ranks=1,  # of one device each
+        n_rollout_ranks=1,  # of one device each, at the start
+        min_rollout_ranks=0,  # an elastic scaling keeps between these; both 0: n_rollout_ranks
+        max_rollout_ranks=0,
         actor_devices=1,
         actor_tensor_parallel=1,
         share_devices=True,  # rollout and actor use the same devices (a laptop)
     )
     config.checkpoint = section(every_steps=20, keep=2)
+    config.simulation = section(
+        hardware="cpu",  # see tiderl_jax.simulator.hardware
+        vocab_size=64,
+        profile="game",  # what episodes are like; see tiderl_jax.simulator.profiles
+        delay_scale=1.0,  # multiplies the environment's delays
+        delay_tail=1.0,  # multiplies the sigma of their logarithm
+        turns_scale=1.0,  # multiplies the turns
+        faults=section(
+            probe=0.0,
+            crash=0.0,
+            hang=0.0,
+            late=0.0,
+            engine=0.0,
+            duplicate=0.0,
+            rank_loss_per_hour=0.0,
+            slow_weights=0.0,
+            lost_acknowledgement=0.0,
+        ),
+    )
     return config

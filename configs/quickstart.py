@@ -90,6 +90,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.warm_start.player = "novice"
     config.warm_start.random_action_share = 0.4
     config.warm_start.optimizer = optimizer(2e-3)
+    config.scheduler.staleness = "bounded"  # whole groups: the learner masks no single token yet
+    config.scheduler.pipelining = "full_batch"  # one device: nothing streams between ranks,
+    config.scheduler.scaling = "static"  # and none can move
     config.scheduler.max_open_groups = 64
     config.evaluation.n_tasks = 256
+    config.simulation.profile = "gridworld"
     return config

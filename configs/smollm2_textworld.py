@@ -52,6 +52,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
         decode_steps_per_dispatch=4,
         kv_after_update="drop",
     )
+    config.scheduler.staleness = "bounded"  # whole groups: the learner masks no single token yet
+    config.scheduler.pipelining = "full_batch"  # one device: nothing streams between ranks,
+    config.scheduler.scaling = "static"  # and none can move
     config.scheduler.max_open_groups = 8
     config.scheduler.max_open_environments = 48
     config.learner.optimizer = optimizer(1e-5)

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,18 +80,29 @@ def one_sentence() -> Iterator[None]:
 
 
 def experiment(arguments: Arguments) -> ExperimentConfig:
-    """The resolved experiment, its scheduler's decisions named."""
+    """The resolved experiment; whatever is wrong with it ends the program."""
     try:
-        config = resolve(arguments.document)
-        chosen = {name: getattr(config.scheduler, name) for name in DECISIONS}
-        names = resolve_preset(config.scheduler.preset, chosen)
-        scheduler = dataclasses.replace(config.scheduler, **names)
-        policies(scheduler)  # every name must exist
+        return resolved(arguments.document)
     except ConfigError as error:
         fail(str(error))
+
+
+def resolved(document: Mapping[str, Any]) -> ExperimentConfig:
+    """A document as an experiment, its scheduler's decisions named.
+
+    Raises:
+      ConfigError: with the first thing that is wrong, in one sentence.
+    """
+    config = resolve(document)
+    chosen = {name: getattr(config.scheduler, name) for name in DECISIONS}
+    names = resolve_preset(config.scheduler.preset, chosen)
+    scheduler = dataclasses.replace(config.scheduler, **names)
+    policies(scheduler)  # every name must exist
     checkpoint = config.model.checkpoint
     if checkpoint and not Path(checkpoint).is_dir():
-        fail(f"There is no checkpoint folder {checkpoint!r} (experiments.convert makes one).")
+        raise ConfigError(
+            f"There is no checkpoint folder {checkpoint!r} (experiments.convert makes one)."
+        )
     return dataclasses.replace(config, scheduler=scheduler)
 
 

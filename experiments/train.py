@@ -11,6 +11,7 @@ from experiments import cli
 from tiderl_jax.core.errors import ConfigError, TiderlError
 from tiderl_jax.core.resolve import derived_numbers
 from tiderl_jax.envs import registry
+from tiderl_jax.runtime.supported import check_supported
 
 STOPPED = 130
 
@@ -19,6 +20,10 @@ def main(argv: list[str]) -> int:
     """Resolves the config before JAX starts, then trains."""
     arguments = cli.parse(argv)
     config = cli.experiment(arguments)
+    try:
+        check_supported(config)
+    except ConfigError as error:
+        cli.fail(str(error))
     if arguments.dry_run:
         for name, value in derived_numbers(config):
             print(f"{name:<40} {value}")

@@ -10,9 +10,13 @@ from tiderl_jax.core.commands import (
     Command,
     DropGroup,
     DropReason,
+    DropRollout,
+    Feed,
     Finish,
+    Migrate,
     Pause,
     Publish,
+    Repartition,
     RequestTasks,
     Resume,
     RunTurn,
@@ -24,16 +28,19 @@ from tiderl_jax.core.events import (
     EnvironmentFailed,
     EnvironmentReady,
     Event,
+    RankLost,
+    RankReady,
     RolloutEnded,
     RolloutFailed,
     TasksArrived,
     TimerFired,
+    Trained,
     TurnEnded,
     TurnStop,
     Updated,
     WeightsLoaded,
 )
-from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, Role, RolloutId
 from tiderl_jax.core.trajectories import Outcome
 from tiderl_jax.report import run_files
 from tiderl_jax.report.facts import RolloutFacts, RunFacts
@@ -43,7 +50,12 @@ from tiderl_jax.report.run_files import write_json, write_metrics, write_timelin
 S = 10**9
 V0, V1, V2 = (PolicyVersion(i) for i in range(3))
 RANK_0, RANK_1 = RANKS = (RankId(0), RankId(1))
-SMALL = RunFacts("sync", RANKS, n_devices=3, groups_per_step=1, staleness_bound=0)
+RANK_2 = RankId(2)  # the trainer
+ROLES = {RANK_0: Role.ROLLOUT, RANK_1: Role.ROLLOUT, RANK_2: Role.TRAINER}
+SMALL = RunFacts("sync", ROLES, n_devices=3, n_shared=0, groups_per_step=1, staleness_bound=0)
+SHARED = RunFacts(
+    "sync", dict.fromkeys(RANKS, Role.ROLLOUT), 2, n_shared=2, groups_per_step=1, staleness_bound=0
+)
 
 Turn = tuple[float, Event | None, list[Command], list[RolloutFacts]]
 
@@ -78,8 +90,22 @@ def facts(
 
 def updated(step: int, version: PolicyVersion, trained: int, context: int, **fields) -> Updated:
     """An update."""
-    defaults = {"untrained_tokens": (), "n_microbatches": 1, "lags": (), "reward_mean": 0.0}
+    defaults = {
+        "untrained_tokens": (),
+        "n_microbatches": 1,
+        "lags": (),
+        "tokens_at_lag": ((0, trained),),
+        "reward_mean": 0.0,
+    }
     return Updated(step, version, "digest", trained, context, **defaults | fields)
+
+
+def step_of(step: int, *groups: GroupId) -> list[Command]:
+    """A step that takes these groups at once."""
+    return [
+        StartStep(step, StepMode.COLOCATED, n_scorers=0),
+        Feed(step, feed=0, groups=groups, microbatches=(), last=True),
+    ]
 
 
 def small_run() -> list[Turn]:
@@ -87,7 +113,7 @@ def small_run() -> list[Turn]:
     a, b, c = train(0, 0), train(0, 1), train(1, 0)
     d, retry, late = train(1, 1), train(1, 1, 1), train(2)
     first, second, third = (rollout.group for rollout in (a, c, late))
-    ended, colocated = RolloutEnded, StepMode.COLOCATED
+    ended = RolloutEnded
     return [
         (0, None, [RequestTasks(Purpose.TRAIN, 1)], []),
         (1, TasksArrived((first,), 2), [Admit(a, RANK_0), Admit(b, RANK_1)], []),
@@ -96,7 +122,7 @@ def small_run() -> list[Turn]:
         (4, turn_ended(b, RANK_1, 10, 0, 20), [StepEnvironment(b)], []),
         (5, turn_ended(a, RANK_0, 12, 16, 4), [StepEnvironment(a)], []),
         (6, ended(a, Outcome.FINISHED), [], [facts(a, 1.0, 12)]),
-        (8, ended(b, Outcome.FINISHED), [StartStep(1, (first,), colocated)], [facts(b, 0.0, 10)]),
+        (8, ended(b, Outcome.FINISHED), step_of(1, first), [facts(b, 0.0, 10)]),
         (10, updated(1, V1, 22, 60, lags=(0, 0)), [Publish(V1, RANKS)], []),
         (11, WeightsLoaded(RANK_0, V1, "digest"), [], []),
         (11, TasksArrived((second,), 2), [Admit(c, RANK_0), Admit(d, RANK_0)], []),
@@ -117,7 +143,7 @@ def small_run() -> list[Turn]:
         (
             20,
             ended(retry, Outcome.FINISHED),
-            [StartStep(2, (second,), colocated)],
+            step_of(2, second),
             [facts(retry, 1.0, 6, version=V1)],
         ),
         (24, updated(2, V2, 6, 30, untrained_tokens=(("zero_advantage", 8),), lags=(1,)), [], []),
@@ -138,47 +164,61 @@ def play(ledger: Ledger, turns: list[Turn]) -> Ledger:
 
 
 class RandomRun:
-    """A driver that does anything the protocol of events and commands allows, at random."""
+    """A driver that does anything the protocol of events and commands allows, at random.
+
+    Now and then an event arrives twice, and the second one leads to nothing.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self.run = RunFacts("random", RANKS, 2, groups_per_step=2, staleness_bound=1)
+        self.run = RunFacts("random", ROLES, 3, n_shared=0, groups_per_step=2, staleness_bound=1)
         self._phase: dict[RolloutId, str] = {}
         self._rank: dict[RolloutId, RankId] = {}
         self._tokens: dict[RolloutId, int] = {}
         self._late: list[RolloutId] = []  # dropped while they decoded
-        self._in_step: tuple[GroupId, ...] = ()
+        self._in_step: tuple[GroupId, ...] = ()  # that its feeds have taken
+        self._feeds: list[int] = []  # that are not trained
+        self._n_feeds: int | None = None  # of the open step; None: no step is open
         self._loading: list[tuple[RankId, PolicyVersion]] = []
+        self._moving: dict[RankId, Role] = {}
         self._n_groups = self._step = 0
 
     def turns(self, n: int) -> Iterator[Turn]:
-        """n turns of the event loop."""
+        """At least n turns of the event loop."""
         at_s = 0.0
         yield at_s, None, [], []
         for _ in range(n):
             at_s += self._random.choice([0.0, 0.1, self._random.expovariate(1)])
             action = self._random.choice(self._possible())
-            yield at_s, *action()
+            event, commands, known = action()
+            yield at_s, event, commands, known
+            if self._random.random() < 0.1:
+                yield at_s, event, [], []
 
     def _possible(self) -> list:
         actions = [self._new_group] * (len(self._groups()) < 4)
         for rollout, phase in self._phase.items():
             possible = {
                 "environment": (*[self._ready, self._ended] * 4, self._environment_failed),
-                "ready": (self._run_turn, self._park),
-                "parked": (self._run_turn,),
+                "ready": (self._run_turn, self._park, self._migrate),
+                "parked": (self._run_turn, self._migrate),
                 "decoding": (*[self._turn_ended] * 4, self._engine_failed),
                 "ended": (),
             }[phase]
             actions += [partial(action, rollout) for action in possible]
-        droppable = [one.group for one in self._phase if one.group not in self._in_step]
-        actions += [partial(self._drop, group) for group in droppable[:1]]
+        droppable = [one for one in self._phase if one.group not in self._in_step]
+        actions += [partial(self._drop_group, one.group) for one in droppable[:1]]
+        actions += [partial(self._drop_rollout, one) for one in droppable[:1]]
         actions += [partial(self._late_turn, rollout) for rollout in self._late]
-        if self._in_step:
-            actions += [self._updated] * 3
-        elif len(self._complete()) >= 2:
-            actions += [self._start_step] * 3
+        if self._n_feeds is not None:
+            actions += [self._feed] * (3 if self._complete() and self._n_feeds < 2 else 0)
+            actions += [self._trained] * (len(self._feeds) > 0 and self._n_feeds < 2)
+            actions += [self._updated] * (3 if self._n_feeds == 2 else 0)
+        else:
+            actions += [self._start_step]
         actions += [self._loaded] * bool(self._loading)
+        actions += [partial(self._rank_ready, rank) for rank in self._moving]
+        actions += [self._repartition, self._rank_lost] * (not self._moving)
         return actions
 
     def _groups(self) -> dict[GroupId, list[RolloutId]]:
@@ -192,6 +232,7 @@ class RandomRun:
             group
             for group, rollouts in self._groups().items()
             if group.purpose is Purpose.TRAIN
+            and group not in self._in_step
             and {self._phase[one] for one in rollouts} == {"ended"}
         ]
 
@@ -223,6 +264,10 @@ class RandomRun:
         self._phase[rollout] = "parked"
         return TimerFired(0), [Pause(rollout, self._rank[rollout])], []
 
+    def _migrate(self, rollout):
+        self._rank[rollout] = self._random.choice(RANKS)
+        return TimerFired(0), [Migrate(rollout, self._rank[rollout])], []
+
     def _sampled(self, rollout: RolloutId) -> TurnEnded:
         n_tokens = self._random.randrange(1, 9)
         self._tokens[rollout] = self._tokens.get(rollout, 0) + n_tokens
@@ -251,16 +296,33 @@ class RandomRun:
     def _engine_failed(self, rollout):
         return RolloutFailed(rollout, "lost"), self._retry(rollout), []
 
-    def _drop(self, group):
+    def _forget(self, rollout: RolloutId) -> None:
+        if self._phase.pop(rollout) == "decoding":
+            self._late.append(rollout)
+
+    def _drop_group(self, group):
         for rollout in self._groups()[group]:
-            if self._phase.pop(rollout) == "decoding":
-                self._late.append(rollout)
+            self._forget(rollout)
         return TimerFired(0), [DropGroup(group, self._random.choice(list(DropReason)))], []
+
+    def _drop_rollout(self, rollout):
+        self._forget(rollout)
+        return TimerFired(0), [DropRollout(rollout, self._random.choice(list(DropReason)))], []
 
     def _start_step(self):
         self._step += 1
-        self._in_step = tuple(self._complete()[:2])
-        return TimerFired(0), [StartStep(self._step, self._in_step, StepMode.COLOCATED)], []
+        self._n_feeds = 0
+        return TimerFired(0), [StartStep(self._step, StepMode.DECOUPLED, n_scorers=1)], []
+
+    def _feed(self):
+        feed, group = self._n_feeds, self._complete()[0]
+        self._n_feeds += 1
+        self._feeds.append(feed)
+        self._in_step += (group,)
+        return TimerFired(0), [Feed(self._step, feed, (group,), (), last=feed == 1)], []
+
+    def _trained(self):
+        return Trained(self._step, self._feeds.pop(0)), [], []
 
     def _updated(self):
         used = [rollout for rollout in self._phase if rollout.group in self._in_step]
@@ -268,6 +330,7 @@ class RandomRun:
         for rollout in used:
             del self._phase[rollout]
         untrained = self._random.randrange(n_tokens + 1)
+        old = self._random.randrange(n_tokens - untrained + 1)
         event = updated(
             self._step,
             PolicyVersion(self._step),
@@ -275,14 +338,31 @@ class RandomRun:
             2 * (n_tokens - untrained),
             untrained_tokens=(("zero_advantage", untrained),),
             lags=tuple(self._random.randrange(3) for _ in used),
+            tokens_at_lag=((1, n_tokens - untrained - old), (2, old)),
         )
-        self._in_step = ()
+        self._in_step, self._feeds, self._n_feeds = (), [], None
         self._loading = [(rank, PolicyVersion(self._step)) for rank in RANKS]
         return event, [Publish(PolicyVersion(self._step), RANKS)], []
 
     def _loaded(self):
         rank, version = self._loading.pop()
         return WeightsLoaded(rank, version, "digest"), [], []
+
+    def _repartition(self):
+        rank, role = self._random.choice(list(ROLES)), self._random.choice(list(Role))
+        self._moving[rank] = role
+        return TimerFired(0), [Repartition(rank, role)], []
+
+    def _rank_lost(self):
+        rank = self._random.choice(RANKS)
+        self._moving[rank] = Role.ROLLOUT
+        for rollout, phase in self._phase.items():
+            if self._rank[rollout] == rank and phase == "decoding":
+                self._phase[rollout] = "ready"
+        return RankLost(rank, returns=True), [], []
+
+    def _rank_ready(self, rank):
+        return RankReady(rank, self._moving.pop(rank)), [], []
 
 
 def write_run(

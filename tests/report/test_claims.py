@@ -15,6 +15,7 @@ from tiderl_jax.report.claims import (
     gain,
     markdown_table,
     ratio,
+    ratio_to_best,
     rich_table,
     write_claims,
 )
@@ -33,6 +34,7 @@ def result(measure, **aim) -> dict:
 def test_a_figure_is_found_by_its_dotted_path_and_averaged_over_seeds():
     assert result(figure("eval.b", "fast"), at_least=0.8) == {
         "name": "claim",
+        "baseline": "",
         "value": pytest.approx(0.8),
         "low": 0.7,
         "high": 0.9,
@@ -117,3 +119,38 @@ def test_claims_are_written_as_a_list(tmp_path):
     results = evaluate([Claim("a", figure("x", "fast"), at_least=1)], RUNS)
     write_claims(tmp_path / "claims.json", results)
     assert json.loads((tmp_path / "claims.json").read_text()) == results
+
+
+STATIC = {
+    "ours": [{"x": 6.0}, {"x": 4.0}],
+    "quarter": [{"x": 3.0}, {"x": 2.0}],
+    "half": [{"x": 4.0}, {"x": 0.5}],  # best at one seed, not by the mean
+    "broken": [{"x": None}, {"x": None}],
+}
+
+
+def best_result(over, **options) -> dict:
+    measure = ratio_to_best("x", "ours", over, **options)
+    (one,) = evaluate([Claim("claim", measure, at_least=1)], STATIC)
+    return one
+
+
+def test_the_best_baseline_is_the_best_by_its_mean_over_seeds_and_is_named():
+    one = best_result(("quarter", "half", "broken"))
+    assert (one["baseline"], one["value"], one["n"]) == ("quarter", 2, 2)
+
+
+def test_the_best_baseline_of_what_should_be_small_is_the_smallest():
+    one = best_result(("quarter", "half"), smaller_is_better=True)
+    assert (one["baseline"], one["value"]) == ("half", (6 / 4 + 4 / 0.5) / 2)
+
+
+def test_a_ratio_to_baselines_that_are_not_there_is_not_measured():
+    one = best_result(("broken", "ghost"))
+    assert (one["baseline"], one["n"], one["met"]) == ("", 0, False)
+
+
+def test_a_comparison_names_its_baseline_and_the_table_shows_it():
+    one = result(ratio("x", "fast", "slow"), at_least=1)
+    assert one["baseline"] == "slow"
+    assert markdown_table([one]).splitlines()[2].startswith("| claim | slow | 3 |")

@@ -1,11 +1,13 @@
 """Laws that hold in every run: no token and no nanosecond is lost or counted twice."""
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_runs import RANKS, RandomRun, play
+from report_runs import ROLES, RandomRun, play
 
 from tiderl_jax.report.ledger import Ledger
-from tiderl_jax.report.sums import Doing, Training
+from tiderl_jax.report.sums import Doing, Training, rank_ns, trainer_ns
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -26,14 +28,13 @@ def test_sampled_tokens_are_trained_or_lost(seed, n_turns):
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(0, 250))
-def test_decoding_and_waiting_of_the_ranks_are_the_time_of_the_step(seed, n_turns):
-    for row in random_ledger(seed, n_turns).rows():
-        if "timing_s/step" not in row:
-            continue
-        step_s = row["timing_s/step"]
-        busy_and_idle_s = row["timing_s/decoding"] + row["idle/rollout_s"]
-        assert abs(busy_and_idle_s - len(RANKS) * step_s) < 1e-6
-        assert abs(row["timing_s/training"] + row["idle/trainer_s"] - step_s) < 1e-6
+def test_the_time_of_ranks_and_trainer_is_the_time_of_the_step(seed, n_turns):
+    for window in random_ledger(seed, n_turns).snapshot()["windows"]:
+        sums = Counter(window["sums"])
+        step_ns = sums["window_ns"]
+        assert sum(sums[rank_ns(doing)] for doing in Doing) == len(ROLES) * step_ns
+        assert sum(sums[trainer_ns(training)] for training in Training) == step_ns
+        assert sums["trainer_waiting_device_ns"] <= sums[rank_ns(Doing.TRAINER)]
 
 
 @settings(max_examples=30, deadline=None)
@@ -52,4 +53,14 @@ def test_the_spans_of_each_track_follow_each_other_without_gap_or_overlap(seed, 
         assert abs(ends[-1] - wall_us) < 1e-3
         for end, following in zip(ends, track[1:], strict=False):
             assert abs(end - following["ts"]) < 1e-3
-    assert len(spans) == (len(RANKS) + 1 if wall_us else 0)
+    assert len(spans) == (len(ROLES) + 1 if wall_us else 0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds, st.integers(0, 250))
+def test_without_a_timeline_all_else_is_the_same(seed, n_turns):
+    random_run = RandomRun(seed)
+    bare = play(Ledger(random_run.run, timeline=False), list(random_run.turns(n_turns)))
+    drawn = random_ledger(seed, n_turns)
+    assert (bare.summary(0), bare.rows()) == (drawn.summary(0), drawn.rows())
+    assert bare.timeline()["traceEvents"] == []

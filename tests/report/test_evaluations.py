@@ -148,3 +148,10 @@ def test_evaluations_survive_a_restart(evaluator):
     resumed = Ledger(SMALL, snapshot=evaluator.ledger.snapshot())
     assert resumed.rows() == evaluator.ledger.rows()
     assert resumed.summary(0)["eval"]["success_first"] == 1
+
+
+def test_tasks_that_arrive_twice_are_one_evaluation(evaluator):
+    groups = evaluator.arrive(Purpose.EVALUATE, 0, 2)
+    evaluator.arrive(Purpose.EVALUATE, 0, 2)
+    evaluator.score(groups, [1.0, 0.0], V0)
+    assert len(evaluator.rows()) == 1

@@ -15,7 +15,14 @@ from tiderl_jax.report.run_files import REPORT, RunRecord, read_run
 from tiderl_jax.report.theme import DARK, LIGHT
 
 HOSTILE = "<script>alert(1)</script>$\\frac$"
-RESULT = {"aim": "≥ 2", "source": "the abstract", "n": 3, "low": 1.0, "high": 1.5}
+RESULT = {
+    "baseline": "sync",
+    "aim": "≥ 2",
+    "source": "the abstract",
+    "n": 3,
+    "low": 1.0,
+    "high": 1.5,
+}
 
 
 @pytest.fixture

@@ -4,7 +4,20 @@ import json
 from collections import Counter
 
 import pytest
-from report_runs import RANK_0, SMALL, V1, V2, S, facts, play, small_run, train, turn_ended, updated
+from report_runs import (
+    RANK_0,
+    SMALL,
+    V1,
+    V2,
+    S,
+    facts,
+    play,
+    small_run,
+    step_of,
+    train,
+    turn_ended,
+    updated,
+)
 
 from tiderl_jax.core.commands import (
     Admit,
@@ -12,8 +25,6 @@ from tiderl_jax.core.commands import (
     DropReason,
     Publish,
     RunTurn,
-    StartStep,
-    StepMode,
 )
 from tiderl_jax.core.errors import InvariantError
 from tiderl_jax.core.events import RolloutEnded, RolloutFailed, TimerFired, TurnStop, WeightsLoaded
@@ -47,8 +58,12 @@ def test_every_sampled_token_is_trained_or_lost_for_one_reason(ledger):
     assert summary["waterfall"] == {
         "zero_advantage": 8,
         "stale": 0,
+        "over_bound": 0,
+        "trimmed": 0,
         "env_error": 3,
         "engine_error": 0,
+        "late": 0,
+        "redundant": 0,
         "unfinished": 5,
     }
 
@@ -93,7 +108,7 @@ def test_kv_hit_rate_is_over_all_turns_of_the_run(ledger):
 
 
 def test_step_time_is_between_consecutive_updates():
-    turns = [(at_s, updated(i, V1, 0, 0), [], []) for i, at_s in enumerate((5, 6, 8, 12))]
+    turns = [(at_s, updated(i, i, 0, 0), [], []) for i, at_s in enumerate((5, 6, 8, 12), 1)]
     step_time = play(Ledger(SMALL), turns).summary(0)["step_time_s"]
     assert step_time == pytest.approx({"mean": 7 / 3, "p50": 2, "p95": 3.8})
 
@@ -118,7 +133,7 @@ def test_negative_rewards_are_kept():
         (
             2,
             RolloutEnded(train(0), Outcome.FINISHED),
-            [StartStep(1, (train(0).group,), StepMode.COLOCATED)],
+            step_of(1, train(0).group),
             [facts(train(0), -2.0)],
         ),
         (3, updated(1, V1, 0, 0), [], []),
@@ -150,7 +165,7 @@ def test_a_token_limit_of_two_is_never_measured_as_more():
         (
             2,
             RolloutEnded(rollout, Outcome.TRUNCATED_LENGTH),
-            [StartStep(1, (rollout.group,), StepMode.COLOCATED)],
+            step_of(1, rollout.group),
             [facts(rollout, 0.0, 2, Outcome.TRUNCATED_LENGTH)],
         ),
         (3, updated(1, V1, 2, 6), [], []),
@@ -227,7 +242,7 @@ def test_the_facts_of_a_dropped_group_never_count():
     turns = [
         (0, RolloutEnded(train(0), Outcome.FINISHED), [], [facts(train(0), 1.0)]),
         (1, TimerFired(0), [DropGroup(train(0).group, DropReason.STALE)], []),
-        (2, None, [StartStep(1, (train(0).group,), StepMode.COLOCATED)], []),
+        (2, None, step_of(1, train(0).group), []),
         (3, updated(1, V1, 0, 0), [], []),
     ]
     (row,) = step_rows(play(Ledger(SMALL), turns))
@@ -260,7 +275,11 @@ def test_the_summary_has_exactly_the_declared_keys(ledger):
         "kv_hit_rate",
         "rollout_wait_s",
         "trainer_wait_s",
+        "waiting_device_s",
+        "waiting_share",
         "step_time_s",
+        "group_completion_s",
+        "lengths",
         "lag",
         "repartitions",
         "compiles_after_warmup",
@@ -303,6 +322,6 @@ def test_tokens_in_flight_are_unfinished_after_a_restart():
 def test_facts_of_failed_rollouts_count_nowhere():
     ledger = Ledger(SMALL)
     ledger.rollout(facts(train(0), 1.0, 5, Outcome.ENV_ERROR))
-    ledger.observe(None, [StartStep(1, (train(0).group,), StepMode.COLOCATED)], 0)
+    ledger.observe(None, step_of(1, train(0).group), 0)
     ledger.observe(updated(1, V2, 0, 0), [], S)
     assert Counter(row["rollout/trajectories"] for row in ledger.rows()) == Counter([0])

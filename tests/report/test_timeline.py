@@ -32,7 +32,7 @@ def spans_of(trace: dict, track: str) -> list[tuple[str, float, float]]:
 
 
 def test_the_track_of_a_rank_shows_what_it_did(trace):
-    assert spans_of(trace, "rollout rank 0")[:5] == [
+    assert spans_of(trace, "rank 0")[:5] == [
         ("not_admitted", 0, 1),
         ("environments", 1, 2),
         ("decoding", 2, 5),
@@ -122,7 +122,7 @@ def test_beyond_its_limits_the_oldest_is_dropped_and_the_metadata_say_so():
     names = [
         event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"
     ]
-    assert names == ["rollout rank 0", "train/3/0.0", "train/4/0.0"]
+    assert names == ["rank 0", "train/3/0.0", "train/4/0.0"]
     assert len([event for event in trace["traceEvents"] if event["ph"] == "X"]) == 3 + 2
     told = trace["otherData"]
     assert (told["spans_dropped"], told["rollout_tracks_dropped"]) == (2, 3)

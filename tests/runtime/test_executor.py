@@ -7,14 +7,17 @@ from tiderl_jax.core.commands import (
     Admit,
     DropGroup,
     DropReason,
+    DropRollout,
     EndRollout,
+    Feed,
+    Migrate,
     Probe,
     RunTurn,
     StartStep,
     StepEnvironment,
     StepMode,
 )
-from tiderl_jax.core.config import EvaluationConfig, RolloutConfig
+from tiderl_jax.core.config import EvaluationConfig, GroupConfig, RolloutConfig
 from tiderl_jax.core.events import (
     EnvironmentReady,
     Event,
@@ -105,7 +108,9 @@ class Scene:
     def __init__(self, max_turns: int = 2) -> None:
         limits = RolloutConfig(
             prompts_per_step=1,
+            min_prompts_per_step=0,
             samples_per_prompt=2,
+            group=GroupConfig(0, 0.0, 0, "drop"),
             max_tokens_per_turn=4,
             max_context_tokens=64,
             temperature=0.7,
@@ -191,7 +196,7 @@ def test_rewards_add_up_and_the_end_hands_the_group_to_the_learner(scene: Scene)
         scene.say(rollout(member), "right")
         scene.executor.answered(rollout(member), Answer("", last_reward, done=True))
         assert scene.last == RolloutEnded(rollout(member), Outcome.FINISHED)
-    scene.do(StartStep(0, (rollout().group,), StepMode.COLOCATED))
+    scene.do(StartStep(0, StepMode.COLOCATED, 0), Feed(0, 0, (rollout().group,), (), last=True))
     step, (group,) = scene.learner.steps[0]
     assert step == 0
     assert [trajectory.reward for trajectory in group] == [1.25, 0.25]
@@ -235,6 +240,35 @@ def test_a_dropped_group_frees_everything_and_its_late_answers_are_ignored(scene
     n_events = len(scene.inbox.events)
     scene.executor.answered(rollout(), Answer("wall", 0.0, done=False))
     assert len(scene.inbox.events) == n_events
+
+
+def test_a_dropped_member_frees_what_it_holds_and_leaves_the_rest_of_its_group(
+    scene: Scene,
+) -> None:
+    scene.begin(rollout(0))
+    scene.begin(rollout(1))
+    scene.do(DropRollout(rollout(0), DropReason.LATE))
+    assert list(scene.pool.open_sessions) == [rollout(1)]
+    assert scene.decoder.released == [rollout(0)]
+    scene.say(rollout(1), "left")
+    scene.executor.answered(rollout(1), Answer("", 1.0, done=True))
+    assert [t.rollout for t in scene.episodes.take(rollout().group)] == [rollout(1)]
+
+
+def test_a_member_dropped_when_it_has_just_ended_does_not_train(scene: Scene) -> None:
+    for member in (0, 1):
+        scene.begin(rollout(member))
+        scene.say(rollout(member), "left")
+        scene.executor.answered(rollout(member), Answer("", 1.0, done=True))
+    scene.do(DropRollout(rollout(0), DropReason.REDUNDANT))
+    assert [t.rollout for t in scene.episodes.take(rollout().group)] == [rollout(1)]
+
+
+def test_a_rollout_that_migrates_gives_up_its_pages_on_the_other_ranks() -> None:
+    scene, other = Scene(), FakeDecoder()
+    scene.executor.connect(scene.pool, {RANK: scene.decoder, RankId(7): other}, scene.learner)
+    scene.do(Migrate(rollout(), RANK))
+    assert (scene.decoder.released, other.released) == ([], [rollout()])
 
 
 def test_evaluation_is_sampled_at_temperature_one_and_greedily(scene: Scene) -> None:

@@ -51,6 +51,8 @@ def test_a_resumed_run_hands_out_untrained_groups_before_new_ones() -> None:
 def partitioned(**changes: object):
     values = {
         "n_rollout_ranks": 2,
+        "min_rollout_ranks": 0,
+        "max_rollout_ranks": 0,
         "actor_devices": 4,
         "actor_tensor_parallel": 2,
         "share_devices": False,

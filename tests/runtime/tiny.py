@@ -38,8 +38,11 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.warm_start.player = quickstart.get_config().warm_start.player
     config.warm_start.random_action_share = 0.5
     config.evaluation.n_tasks = 3
-    config.partition = section(
-        n_rollout_ranks=2, actor_devices=2, actor_tensor_parallel=1, share_devices=False
-    )
+    config.scheduler.staleness = "bounded"
+    config.scheduler.pipelining = "full_batch"
+    config.scheduler.scaling = "static"
+    config.partition.n_rollout_ranks = 2
+    config.partition.actor_devices = 2
+    config.partition.share_devices = False
     config.checkpoint = section(every_steps=1, keep=2)
     return config

@@ -3,14 +3,7 @@
 from typing import TypeVar
 
 from tiderl_jax.core.commands import Admit, Command, Publish, RunTurn
-from tiderl_jax.core.config import (
-    EnvironmentConfig,
-    EvaluationConfig,
-    LatencyConfig,
-    PriorityWeights,
-    RolloutConfig,
-    SchedulerConfig,
-)
+from tiderl_jax.core.config import ElasticConfig, PriorityWeights, SchedulerConfig
 from tiderl_jax.core.events import (
     EnvironmentReady,
     Event,
@@ -22,16 +15,42 @@ from tiderl_jax.core.events import (
     Updated,
     WeightsLoaded,
 )
-from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, Role, RolloutId
 from tiderl_jax.core.trajectories import Outcome
 from tiderl_jax.scheduler.invariants import check
+from tiderl_jax.scheduler.limits import GroupLimits, Limits
+from tiderl_jax.scheduler.presets import policies
 from tiderl_jax.scheduler.scheduler import Scheduler
 from tiderl_jax.scheduler.state import GroupPhase, RankSpec
+from tiderl_jax.scheduler.step_costs import StepCosts
 
 Said = TypeVar("Said")
 
 PAGE_TOKENS, MAX_TURN_TOKENS, MAX_CONTEXT_TOKENS = 10, 10, 100
+MICROBATCH_TOKENS = 100
 S = 1_000_000_000
+WEIGHTS = PriorityWeights(8.0, 4.0, 2.0, 1.0)
+ELASTIC = ElasticConfig(
+    tau=1.0, trend_weight=1.0, confirm_steps=2, trial_steps=2, min_gain=1.01, max_drift=2
+)
+COSTS = StepCosts(0.001, 0.001, 0.002, 0.1, 0.0)
+UNSCORED = StepCosts(0.0, 0.001, 0.002, 0.0, 0.0)
+
+
+def updated(step: int, version: int, trained_tokens: int = 1) -> Updated:
+    """A step that trained; its tokens are of no age."""
+    return Updated(
+        step=step,
+        version=PolicyVersion(version),
+        digest=f"weights-{version}",
+        trained_tokens=trained_tokens,
+        context_tokens=trained_tokens,
+        untrained_tokens=(),
+        n_microbatches=1,
+        lags=(),
+        tokens_at_lag=(),
+        reward_mean=0.0,
+    )
 
 
 def train_group(index: int) -> GroupId:
@@ -47,19 +66,30 @@ class Hand:
 
     def __init__(
         self,
-        preset: str = "tiderl",
+        preset: str = "tiderl_paper",
         *,
         admission: str = "",
         batching: str = "",
+        staleness: str = "",
+        pipelining: str = "full_batch",
+        scaling: str = "static",
+        elastic: ElasticConfig = ELASTIC,
         bound: int = 1,
         prompts: int = 1,
+        min_prompts: int = 0,
         members: int = 1,
+        group: GroupLimits | None = None,
+        max_rollouts: int = 4,
         max_groups: int = 8,
         max_environments: int = 32,
         n_evaluation_tasks: int = 0,
         every_steps: int = 0,
         steps: int = 4,
         n_ranks: int = 1,
+        n_trainers: int = 1,
+        min_rollout: int = 0,
+        max_rollout: int = 0,
+        has_scorer: bool = True,
         n_slots: int = 4,
         budget_tokens: int = 400,
         deadline_s: float = 100.0,
@@ -68,34 +98,57 @@ class Hand:
         saved: dict[str, object] | None = None,
         started: bool = True,
     ) -> None:
-        weights = PriorityWeights(8.0, 4.0, 2.0, 1.0)
-        self.scheduler = Scheduler(
-            SchedulerConfig(
-                preset,
-                admission,
-                batching,
-                "",
-                "",
-                "",
-                bound,
-                max_groups,
-                max_environments,
-                weights,
-            ),
-            RolloutConfig(prompts, members, MAX_TURN_TOKENS, MAX_CONTEXT_TOKENS, 1.0, deadline_s),
-            EvaluationConfig(n_evaluation_tasks, every_steps, "held_out"),
-            EnvironmentConfig(
-                "none", {}, 9, LatencyConfig(0.0, 0.0, 1.0), 1.0, 1.0, max_attempts, max_faults
-            ),
-            steps,
-            tuple(
-                RankSpec(RankId(rank), n_slots, budget_tokens, PAGE_TOKENS)
-                for rank in range(n_ranks)
-            ),
-            saved,
+        config = SchedulerConfig(
+            preset=preset,
+            admission=admission,
+            batching=batching,
+            staleness=staleness,
+            pipelining=pipelining,
+            scaling=scaling,
+            staleness_bound=bound,
+            max_open_groups=max_groups,
+            max_open_environments=max_environments,
+            max_open_rollouts_per_rank=max_rollouts,
+            priority=WEIGHTS,
+            elastic=elastic,
         )
+        chosen = policies(config)
+        limits = Limits(
+            steps=steps,
+            prompts_per_step=prompts,
+            min_prompts_per_step=min_prompts or prompts,
+            group=group or GroupLimits(members, 0, 0, members, False),
+            max_tokens_per_turn=MAX_TURN_TOKENS,
+            max_context_tokens=MAX_CONTEXT_TOKENS,
+            deadline_ns=round(deadline_s * S),
+            staleness_bound=0 if chosen.admission.on_policy else bound,
+            max_open_groups=max_groups,
+            max_open_environments=max_environments,
+            max_open_rollouts_per_rank=max_rollouts,
+            priority=WEIGHTS,
+            elastic=elastic,
+            min_rollout_ranks=min_rollout or n_ranks,
+            max_rollout_ranks=max_rollout or n_ranks,
+            n_shared_trainers=0,
+            microbatch_tokens=MICROBATCH_TOKENS,
+            n_evaluation_tasks=n_evaluation_tasks,
+            evaluate_every_steps=every_steps,
+            max_attempts=max_attempts,
+            max_faults=max_faults,
+        )
+        specs = tuple(
+            RankSpec(
+                RankId(rank),
+                Role.ROLLOUT if rank < n_ranks else Role.TRAINER,
+                n_slots,
+                budget_tokens,
+                PAGE_TOKENS,
+            )
+            for rank in range(n_ranks + n_trainers)
+        )
+        self.scheduler = Scheduler(limits, chosen, specs, COSTS if has_scorer else UNSCORED, saved)
         self.state = self.scheduler.state
-        self.n_members = members
+        self.n_members = members + (group.n_extra if group else 0)
         self.now_ns = 0
         self.commands: list[Command] = self.scheduler.start(0) if started else []
 
@@ -104,7 +157,7 @@ class Hand:
         if at_s is not None:
             self.now_ns = round(at_s * S)
         self.commands = self.scheduler.handle(event, self.now_ns)
-        check(self.state)
+        check(self.state, drops=self.scheduler.policies.staleness.drops)
         return self.commands
 
     def said(self, kind: type[Said]) -> list[Said]:
@@ -116,8 +169,9 @@ class Hand:
         said: list[Command] = []
         version = self.state.published
         assert version is not None
-        for rank in self.state.ranks:
-            said += self.tell(WeightsLoaded(rank, version, f"weights-{version}"))
+        for rank in list(self.state.ranks.values()):
+            if rank.loading is not None:
+                said += self.tell(WeightsLoaded(rank.spec.rank, version, f"weights-{version}"))
         self.commands = said
         return said
 
@@ -140,7 +194,7 @@ class Hand:
         groups = [GroupId(p, index) for p in (Purpose.EVALUATE, Purpose.EVALUATE_GREEDY)]
         for group in groups:
             self.tell(TasksArrived((group,), 1))
-            if self.scheduler.policies.admission.probes:
+            if self.state.groups[group].phase is GroupPhase.PROBING:
                 self.tell(ProbeMeasured(group, prompt_tokens))
         return [RolloutId(group, 0) for group in groups]
 
@@ -176,9 +230,7 @@ class Hand:
         """The running step ends."""
         learner = self.state.learner
         version = PolicyVersion(learner.version + 1)
-        return self.tell(
-            Updated(learner.steps_done, version, f"weights-{version}", 1, 1, (), 1, (), 0.0)
-        )
+        return self.tell(updated(learner.steps_done, version))
 
     def update_and_load(self) -> list[Command]:
         """The running step ends and its version reaches all ranks."""

@@ -37,9 +37,9 @@ def test_real_usage_replaces_the_estimate_after_every_turn() -> None:
     assert hand.state.growth_tokens < 3
 
 
-def test_request_admission_fills_the_slots_and_ctb_does_not_count_them() -> None:
+def test_request_admission_keeps_to_its_cap_and_ctb_does_not_know_it() -> None:
     for admission, n_admitted in (("request", 2), ("ctb", 6)):
-        hand = Hand(admission=admission, prompts=6, n_slots=2)
+        hand = Hand(admission=admission, prompts=6, max_rollouts=2)
         hand.load_weights()
         hand.bring(*range(6))
         assert len(hand.admitted()) == n_admitted

@@ -1,13 +1,14 @@
 """How rollouts and groups end, fail and are replaced."""
 
 import pytest
-from hand import MAX_CONTEXT_TOKENS, Hand, member, train_group
+from hand import MAX_CONTEXT_TOKENS, Hand, S, member, train_group
 
 from tiderl_jax.core.commands import (
     Abort,
     DropGroup,
     DropReason,
     EndRollout,
+    Feed,
     Release,
     RequestTasks,
     SetTimer,
@@ -80,7 +81,7 @@ def test_a_failed_environment_is_retried_and_then_its_group_is_dropped_and_repla
     hand.bring(1)
     for position in range(2):
         hand.play(member(1, position))
-    assert hand.said(StartStep)[0].groups == (train_group(1),)
+    assert hand.said(Feed)[0].groups == (train_group(1),)
 
 
 def test_tokens_of_a_failed_attempt_do_not_count_as_the_groups_oldest() -> None:
@@ -162,7 +163,7 @@ def test_a_rollout_that_waits_past_its_deadline_is_ended_by_the_timer() -> None:
         hand.turn(member(group))
     hand.ready(member(0))  # decodes
     hand.ready(member(1))  # waits for the slot
-    hand.tell(TimerFired(10), at_s=10)
+    hand.tell(TimerFired(10 * S), at_s=10)
     assert hand.said(EndRollout) == [EndRollout(member(1), Outcome.TRUNCATED_TIME)]
     hand.turn(member(0))  # the other ends at its next event
     assert hand.said(EndRollout) == [EndRollout(member(0), Outcome.TRUNCATED_TIME)]
@@ -174,7 +175,7 @@ def test_a_rollout_that_has_sampled_nothing_is_not_truncated_by_time() -> None:
     hand.bring(0, 1)
     hand.ready(member(0))  # decodes
     hand.ready(member(1))  # waits for the slot
-    hand.tell(TimerFired(10), at_s=10)
+    hand.tell(TimerFired(10 * S), at_s=10)
     assert hand.commands == []
     hand.turn(member(0))
     assert hand.said(EndRollout) == [EndRollout(member(0), Outcome.TRUNCATED_TIME)]
@@ -205,5 +206,5 @@ def test_no_timer_is_set_for_a_rollout_that_has_ended() -> None:
     for second in (0, 2, 5):
         hand.tell(ProbeMeasured(train_group(second // 2), 10), at_s=second)
     hand.play(member(1))
-    hand.tell(TimerFired(10), at_s=10)
+    hand.tell(TimerFired(10 * S), at_s=10)
     assert hand.said(SetTimer) == [SetTimer(15_000_000_000)]

@@ -1,13 +1,14 @@
 """Steps, versions, evaluations, and the two ways to end."""
 
 import pytest
-from hand import Hand, member, train_group
+from hand import Hand, member, train_group, updated
 
 from tiderl_jax.core.commands import (
     Abort,
     Admit,
     DropGroup,
     DropReason,
+    Feed,
     Finish,
     Publish,
     RequestTasks,
@@ -23,15 +24,10 @@ from tiderl_jax.core.events import (
     TasksArrived,
     TurnEnded,
     TurnStop,
-    Updated,
     WeightsLoaded,
 )
 from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
 from tiderl_jax.core.trajectories import Outcome
-
-
-def update(step: int, version: int) -> Updated:
-    return Updated(step, PolicyVersion(version), f"weights-{version}", 1, 1, (), 1, (), 0.0)
 
 
 def evaluate(hand: Hand, index: int = 0) -> None:
@@ -46,8 +42,10 @@ def test_a_step_starts_with_the_groups_that_completed_first() -> None:
     hand.bring(0, 1, 2, 3)
     hand.play(member(3))
     hand.play(member(1))
-    groups = (train_group(3), train_group(1))
-    assert hand.said(StartStep) == [StartStep(0, groups, StepMode.COLOCATED)]
+    assert hand.said(StartStep) == [StartStep(0, StepMode.COLOCATED, 0)]
+    (feed,) = hand.said(Feed)
+    assert feed.groups == (train_group(3), train_group(1))
+    assert feed.last
 
 
 def test_a_group_at_its_last_chance_goes_before_fresher_ones_and_too_old_ones_are_dropped() -> None:
@@ -60,7 +58,7 @@ def test_a_group_at_its_last_chance_goes_before_fresher_ones_and_too_old_ones_ar
     hand.update_and_load()
     hand.bring(2)
     hand.play(member(2))  # version 1, trains in step 1: group 1 could then never train
-    assert hand.said(StartStep)[0].groups == (train_group(2),)
+    assert hand.said(Feed)[0].groups == (train_group(2),)
     assert hand.said(DropGroup) == [DropGroup(train_group(1), DropReason.STALE)]
     assert hand.said(RequestTasks) == [RequestTasks(Purpose.TRAIN, 1)]
 
@@ -79,7 +77,7 @@ def test_an_urgent_group_in_the_buffer_trains_first() -> None:
     hand.bring(4, 5)
     hand.play(member(4))
     hand.end(member(2))  # completes last, goes first
-    assert hand.said(StartStep)[0].groups == (train_group(2), train_group(4))
+    assert hand.said(Feed)[0].groups == (train_group(2), train_group(4))
 
 
 def test_nothing_starts_under_old_weights_while_the_rank_loads_new_ones() -> None:
@@ -112,7 +110,7 @@ def test_every_version_is_published_once_and_must_prove_its_digest() -> None:
     hand.load_weights()
     hand.bring(0)
     hand.play(member(0))
-    hand.tell(update(0, 1))
+    hand.tell(updated(0, 1))
     assert hand.said(Publish)[0].version == 1
     hand.tell(WeightsLoaded(RankId(0), PolicyVersion(1), "weights-1"))
     hand.tell(WeightsLoaded(RankId(0), PolicyVersion(1), "weights-1"))
@@ -127,9 +125,9 @@ def test_a_version_out_of_order_is_a_defect_and_a_repeated_update_is_ignored() -
     hand.bring(0)
     hand.play(member(0))
     with pytest.raises(InvariantError, match="minted version 3 after 0"):
-        hand.scheduler.handle(update(0, 3), 0)
-    hand.tell(update(0, 1))
-    hand.tell(update(0, 1))
+        hand.scheduler.handle(updated(0, 3), 0)
+    hand.tell(updated(0, 1))
+    hand.tell(updated(0, 1))
     assert hand.state.counters.ignored_events == 1
 
 
@@ -159,7 +157,7 @@ def test_an_evaluation_holds_back_newer_versions_and_the_learner_goes_on_within_
     hand.bring(0, 1)
     hand.play(member(0))
     assert hand.said(StartStep) != []  # the learner need not wait for the evaluation
-    hand.tell(update(0, 1))
+    hand.tell(updated(0, 1))
     assert hand.said(Publish) == []
     assert hand.said(RequestTasks) == []  # it would start under a version that is behind already
     hand.play(member(1))
@@ -267,11 +265,11 @@ def test_a_version_that_was_held_back_is_not_published_while_the_learner_moves_o
     rollouts = hand.bring_evaluation()
     hand.bring(0, 1)
     hand.play(member(0))
-    hand.tell(update(0, 1))
+    hand.tell(updated(0, 1))
     hand.play(member(1))
     assert hand.said(StartStep) != []
     for rollout in rollouts:
         hand.play(rollout)
         assert hand.said(Publish) == []
-    hand.tell(update(1, 2))
+    hand.tell(updated(1, 2))
     assert hand.said(Publish) == [Publish(PolicyVersion(2), (RankId(0),))]

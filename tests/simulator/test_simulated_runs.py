@@ -1,203 +1,349 @@
-"""Whole runs in virtual time; invariants are checked after every event."""
+"""Whole runs in virtual time; invariants are checked after every event where it says so."""
 
+import json
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from setups import random_setup, small_setup
+from setups import random_config, small_config
 
 from tiderl_jax.core.commands import (
     Abort,
+    Command,
     DropReason,
+    DropRollout,
     Finish,
     Pause,
     Publish,
+    Repartition,
     RequestTasks,
     Resume,
     StartStep,
+    StepMode,
 )
+from tiderl_jax.core.config import ExperimentConfig
 from tiderl_jax.core.errors import InvariantError
+from tiderl_jax.core.events import Event, Updated
 from tiderl_jax.core.ids import Purpose
 from tiderl_jax.core.trajectories import Outcome
 from tiderl_jax.scheduler.loop import replay
-from tiderl_jax.simulator.profile import FaultRates, WorkloadProfile
-from tiderl_jax.simulator.simulate import Setup, Simulated, simulate
+from tiderl_jax.scheduler.presets import PRESETS
+from tiderl_jax.scheduler.ranks import rank_specs
+from tiderl_jax.scheduler.scheduler import Scheduler
+from tiderl_jax.simulator.costs import cost_model
+from tiderl_jax.simulator.simulate import Simulated, simulate
 
-PRESETS = ("sync", "tiderl")
+Changes = dict[str, Any]
+SHARED: Changes = {
+    "partition.share_devices": True,
+    "partition.n_rollout_ranks": 4,
+    "partition.actor_devices": 4,
+}
+ELASTIC: Changes = {
+    "steps": 12,
+    "partition.n_rollout_ranks": 2,
+    "partition.actor_devices": 3,
+    "partition.min_rollout_ranks": 1,
+    "partition.max_rollout_ranks": 4,
+    "scheduler.elastic.trial_steps": 1,
+    "scheduler.elastic.confirm_steps": 1,
+    "evaluation.n_tasks": 0,
+}
 
 
 class Record:
-    """All commands of a run, with their times."""
+    """All events and commands of a run, with their times."""
 
     def __init__(self) -> None:
-        self.commands: list[tuple[object, int]] = []
+        self.times_ns: list[int] = []
+        self.events: list[Event] = []
+        self.commands: list[Command] = []
 
-    def __call__(self, event: object, commands: object, now_ns: int) -> None:
-        self.commands += [(command, now_ns) for command in commands]  # type: ignore[attr-defined]
+    def __call__(self, event: Event | None, commands: Sequence[Command], now_ns: int) -> None:
+        self.times_ns.append(now_ns)
+        self.events += [] if event is None else [event]
+        self.commands += commands
 
-    def of(self, kind: type) -> list:
-        return [command for command, _ in self.commands if isinstance(command, kind)]
+    def of(self, kind: type) -> list[Any]:
+        return [said for said in (*self.commands, *self.events) if isinstance(said, kind)]
 
 
-def trained_everything(setup: Setup, run: Simulated) -> None:
+def checked(config: ExperimentConfig, **options: Any) -> Simulated:
+    """A run whose invariants are checked after every event."""
+    return simulate(config, events_per_check=1, **options)
+
+
+def trained_everything(config: ExperimentConfig, run: Simulated) -> None:
+    """The run came to its end, each group was used once, and nothing is in flight."""
     assert run.last == Finish(complete=True)
-    groups = run.tally.trained_groups
-    assert len(groups) == len(set(groups)) == setup.steps * setup.rollout.prompts_per_step
-    assert all(group.purpose is Purpose.TRAIN for group in groups)
-    assert all(0 <= lag <= setup.scheduler.staleness_bound for lag in run.tally.lags)
-    assert not run.scheduler.state.groups
-    assert run.scheduler.state.n_environments == 0
+    tally, state = run.tally, run.scheduler.state
+    trained, dropped = set(tally.trained_groups), set(tally.dropped_groups)
+    assert len(tally.trained_groups) == len(trained)
+    assert not trained & dropped
+    assert all(group.purpose is Purpose.TRAIN for group in trained)
+    assert trained | dropped == set(range_of(state.next_train_index))
+    n_asked = sum(workload.asked_groups for workload in tally.workloads.values())
+    assert n_asked == len(trained) + len(dropped)
+    assert (state.learner.steps_done, run.ledger.n_updates) == (config.steps, config.steps)
+    assert (
+        run.summary["trained_tokens"] + sum(run.summary["waterfall"].values())
+        == (run.summary["sampled_tokens"])
+    )
+    assert not state.groups
+    assert state.n_environments == 0
+
+
+def range_of(n_groups: int) -> list[Any]:
+    return [(Purpose.TRAIN, number) for number in range(n_groups)]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_run_trains_all_its_steps_and_ends_with_nothing_in_flight(preset: str) -> None:
-    setup = small_setup(preset)
-    run = simulate(setup)
-    trained_everything(setup, run)
-    assert run.scheduler.state.counters.ignored_events == 0 or preset == "tiderl"
+@pytest.mark.parametrize("machine", [{}, SHARED], ids=["divided", "shared"])
+def test_a_run_trains_all_its_steps_and_ends_with_nothing_in_flight(
+    preset: str, machine: Changes
+) -> None:
+    config = small_config(preset, **machine)
+    run = checked(config)
+    trained_everything(config, run)
+    n_groups = config.steps * config.rollout.prompts_per_step
+    assert len(run.tally.trained_groups) == n_groups
+    assert run.tally.faults == {}
 
 
-@pytest.mark.parametrize("start", range(0, 200, 50))
+@pytest.mark.parametrize("start", range(0, 160, 40))
 def test_random_limits_policies_and_faults_drain_without_breaking_an_invariant(start: int) -> None:
-    for seed in range(start, start + 50):
-        setup = random_setup(seed)
+    for seed in range(start, start + 40):
+        config = random_config(seed)
         try:
-            trained_everything(setup, simulate(setup))
+            trained_everything(config, checked(config, timeline=False))
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
+def test_time_never_runs_backwards_and_the_same_seed_gives_the_same_run() -> None:
+    first, second = Record(), Record()
+    config = random_config(11)
+    for record in (first, second):
+        simulate(config, observers=[record], timeline=False)
+    assert first.times_ns == sorted(first.times_ns)
+    assert (first.times_ns, first.commands) == (second.times_ns, second.commands)
+    other = Record()
+    simulate(small_config("tiderl", seed=1), observers=[other], timeline=False)
+    assert other.times_ns != first.times_ns
+
+
 def test_over_subscribed_kv_pauses_and_resumes_and_everything_still_ends() -> None:
-    setup = small_setup("tiderl", pool=1.2)
+    config = small_config("tiderl_paper", pool=1.2)
     record = Record()
-    run = simulate(setup, observers=[record])
-    trained_everything(setup, run)
+    run = checked(config, observers=[record])
+    trained_everything(config, run)
     paused, resumed = record.of(Pause), record.of(Resume)
     assert len(paused) > 10
     assert len(resumed) > 10
-    rank_of = {command.rollout: command.rank for command in paused}
-    assert all(rank_of[command.rollout] == command.rank for command in resumed)
-    assert run.tally.outcomes.get(Outcome.TRUNCATED_TIME, 0) == 0  # nobody starves
+    assert run.tally.outcomes[Outcome.TRUNCATED_TIME] == 0  # nobody starves
 
 
 def test_keeping_kv_between_turns_finds_more_of_it_than_giving_it_up() -> None:
-    setup = small_setup("tiderl", pool=1.5)
-    kept = simulate(setup, events_per_check=1000)
-    given_up = simulate(
-        replace(setup, scheduler=replace(setup.scheduler, batching="request")),
-        events_per_check=1000,
+    kept = simulate(small_config("tiderl", pool=1.5))
+    given_up = simulate(small_config("tiderl", pool=1.5, scheduler__batching="request"))
+    assert kept.summary["kv_hit_rate"] > given_up.summary["kv_hit_rate"]
+
+
+def test_turns_that_follow_their_kv_find_more_of_it_than_turns_that_do_not() -> None:
+    sticky, other = (
+        simulate(small_config(preset)).summary for preset in ("async", "async_nonsticky")
     )
-    assert kept.kv_hit_rate > given_up.kv_hit_rate
+    assert sticky["kv_hit_rate"] > other["kv_hit_rate"]
 
 
-def test_asynchronous_training_has_the_higher_goodput() -> None:
-    sync, tiderl = (simulate(small_setup(preset), events_per_check=1000) for preset in PRESETS)
-    assert tiderl.goodput_tokens_per_s > sync.goodput_tokens_per_s
+def test_asynchronous_training_has_the_higher_goodput_and_lock_step_the_lowest() -> None:
+    lockstep, sync, tiderl = (
+        simulate(small_config(preset)).summary["goodput_tokens_per_s"]
+        for preset in ("sync_lockstep", "sync", "tiderl")
+    )
+    assert lockstep < sync < tiderl
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+def test_what_trains_is_what_the_seed_says_whatever_the_policy() -> None:
+    mixes = [
+        simulate(small_config(preset, simulation__profile="mixed")).tally.workloads
+        for preset in ("sync", "async")
+    ]
+    for workload in ("fast", "slow"):
+        first, second = (mix[workload] for mix in mixes)
+        assert first.trained_groups == second.trained_groups > 0
+        assert first.trained.turns == second.trained.turns
+    fast, slow = (mixes[0][workload].trained for workload in ("fast", "slow"))
+    assert slow.turns / slow.n > fast.turns / fast.n
+    assert slow.duration_s / slow.n > 2 * fast.duration_s / fast.n
+
+
+@pytest.mark.parametrize("preset", ["sync", "tiderl"])
 def test_an_evaluation_samples_all_its_tasks_under_one_version(preset: str) -> None:
-    setup = small_setup(preset, seed=3)
-    run = simulate(setup)
-    n_tasks = setup.evaluation.n_tasks
+    config = small_config(preset, seed=3)
+    run = checked(config)
     versions = Counter(version for _, version in run.tally.evaluated)
+    n_tasks = config.evaluation.n_tasks
     assert versions == {0: 2 * n_tasks, 2: 2 * n_tasks, 4: 2 * n_tasks}
     assert run.scheduler.state.n_evaluations == 3
 
 
 def test_no_version_is_published_while_an_evaluation_runs() -> None:
-    setup = small_setup("tiderl", seed=1)
-    published: list[int] = []
-
-    def observe(event: object, commands: list, now_ns: int) -> None:
-        published.extend(c.version for c in commands if isinstance(c, Publish))
-
-    run = simulate(setup, observers=[observe])
+    record = Record()
+    config = small_config("tiderl", seed=1)
+    run = checked(config, observers=[record])
+    published = [command.version for command in record.of(Publish)]
     assert published == sorted(set(published))
-    assert published[-1] == setup.steps
+    assert published[-1] == config.steps
     assert {version for _, version in run.tally.evaluated} <= set(published)
 
 
+@pytest.mark.parametrize("mode", StepMode)
+def test_both_modes_of_a_step_train_everything(mode: StepMode) -> None:
+    config = small_config("async", scheduler__pipelining=mode.value)
+    record = Record()
+    trained_everything(config, checked(config, observers=[record]))
+    assert {command.mode for command in record.of(StartStep)} == {mode}
+
+
+@pytest.mark.parametrize("preset", ["tiderl_paper", "tiderl"])
+def test_ranks_move_between_the_pools_and_no_sample_is_lost_or_doubled(preset: str) -> None:
+    config = small_config(preset, **ELASTIC)
+    record = Record()
+    run = checked(config, observers=[record])
+    trained_everything(config, run)
+    assert len(record.of(Repartition)) >= 2
+    assert run.summary["repartitions"] == len(record.of(Repartition))
+
+
+def test_tokens_are_trained_at_their_own_lag_and_within_the_bound() -> None:
+    config = small_config("tiderl", steps=8)
+    record = Record()
+    run = checked(config, observers=[record])
+    for event in record.of(Updated):
+        assert sum(n_tokens for _, n_tokens in event.tokens_at_lag) == event.trained_tokens
+        assert all(0 <= lag <= config.scheduler.staleness_bound for lag, _ in event.tokens_at_lag)
+    assert run.tally.tokens_at_lag[1] > 0
+    assert run.tally.tokens_at_lag.total() == run.tally.trained_tokens
+
+
+def test_spare_members_are_dropped_as_soon_as_the_others_have_ended() -> None:
+    config = small_config("async", rollout__group__extra_members=2)
+    record = Record()
+    run = checked(config, observers=[record])
+    trained_everything(config, run)
+    assert len(record.of(DropRollout)) > 0
+    n_trained = config.steps * config.rollout.prompts_per_step * config.rollout.samples_per_prompt
+    assert sum(workload.trained.n for workload in run.tally.workloads.values()) == n_trained
+
+
+@pytest.mark.parametrize(
+    ("fault", "rate"),
+    [
+        ("probe", 0.2),
+        ("crash", 0.05),
+        ("hang", 0.05),
+        ("late", 0.3),
+        ("engine", 0.05),
+        ("duplicate", 0.3),
+        ("rank_loss_per_hour", 200.0),
+        ("slow_weights", 0.5),
+        ("lost_acknowledgement", 0.5),
+    ],
+)
+def test_every_kind_of_fault_is_survived_alone(fault: str, rate: float) -> None:
+    config = small_config("tiderl_paper", **{f"simulation.faults.{fault}": rate})
+    run = checked(config)
+    trained_everything(config, run)
+    assert sum(run.tally.faults.values()) > 0
+
+
 def test_an_environment_that_never_answers_costs_its_deadline_and_not_the_step() -> None:
-    setup = replace(small_setup("sync", seed=5), faults=FaultRates(hang=0.05))
-    run = simulate(setup)
-    trained_everything(setup, run)
+    config = small_config("sync", seed=5, simulation__faults__hang=0.05)
+    run = checked(config)
+    trained_everything(config, run)
     counters = run.scheduler.state.counters
-    assert counters.faults > 0
+    assert counters.faults == run.tally.faults["hang"] > 0
     assert counters.retries + sum(counters.dropped_groups.values()) >= counters.faults / 2
 
 
 def test_dropped_groups_are_replaced_until_every_batch_is_full() -> None:
-    setup = small_setup("tiderl", seed=2)
-    setup = replace(
-        setup,
-        environment=replace(setup.environment, max_attempts=1),
-        faults=FaultRates(crash=0.05, probe=0.1),
-    )
-    run = simulate(setup)
-    trained_everything(setup, run)
+    faults: Changes = {
+        "environment.max_attempts": 1,
+        "simulation.faults.crash": 0.05,
+        "simulation.faults.probe": 0.1,
+    }
+    config = small_config("tiderl_paper", seed=2, **faults)
+    run = checked(config)
+    trained_everything(config, run)
     assert DropReason.ENV_ERROR in run.tally.dropped_groups.values()
 
 
 def test_a_broken_world_ends_after_the_fault_budget() -> None:
-    setup = small_setup("tiderl")
-    setup = replace(
-        setup,
-        environment=replace(setup.environment, max_faults=20),
-        faults=FaultRates(crash=1.0),
-    )
-    run = simulate(setup)
+    broken: Changes = {"environment.max_faults": 20, "simulation.faults.crash": 1.0}
+    run = checked(small_config("tiderl", **broken))
     assert isinstance(run.last, Abort)
     assert run.scheduler.state.counters.faults == 21
 
 
 def test_no_rollout_starves_when_slots_and_kv_are_scarce() -> None:
-    setup = small_setup("tiderl", n_ranks=1, pool=1.2)
-    setup = replace(
-        setup,
-        ranks=tuple(replace(spec, n_slots=1) for spec in setup.ranks),
-        rollout=replace(setup.rollout, deadline_s=1e6),
-        profile=WorkloadProfile(mean_turns=3.0, delay_sigma=0.3),
-    )
-    trained_everything(setup, simulate(setup))
+    scarce: Changes = {
+        "partition.n_rollout_ranks": 1,
+        "decoder.n_slots": 1,
+        "rollout.deadline_s": 1e6,
+        "environment.idle_lease_s": 1e6,
+    }
+    config = small_config("tiderl_paper", pool=1.2, **scarce)
+    trained_everything(config, checked(config))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ["sync", "tiderl"])
 def test_replaying_the_journal_gives_the_same_state(preset: str) -> None:
-    setup = replace(small_setup(preset, seed=7), faults=FaultRates(0.05, 0.02, 0.01, 0.02, 0.1))
-    run = simulate(setup)
-    again = setup.new_scheduler()
+    faults = {"crash": 0.02, "hang": 0.01, "engine": 0.02, "duplicate": 0.1}
+    changes = {f"simulation.faults.{kind}": rate for kind, rate in faults.items()}
+    config = small_config(preset, seed=7, **changes)
+    run = simulate(config, journal=True)
+    again = Scheduler.of(config, rank_specs(config), cost_model(config).step)
     replay(again, 0, run.journal)
     assert again.state == run.scheduler.state
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("stop_s", [0.0, 0.5, 2.0, 6.0])
+def test_a_journal_and_a_timeline_are_kept_only_when_they_are_asked_for() -> None:
+    config = small_config("sync", steps=1)
+    bare, whole = simulate(config, timeline=False), simulate(config, journal=True)
+    assert bare.journal == []
+    assert bare.summary == whole.summary
+    assert len(whole.journal) > 100
+    json.dumps(whole.summary)
+
+
+@pytest.mark.parametrize("preset", ["sync", "stream", "tiderl"])
+@pytest.mark.parametrize("stop_s", [0.0, 0.5, 5.0, 20.0])
 def test_a_stopped_run_goes_on_from_its_snapshot_and_trains_each_group_once(
     preset: str, stop_s: float
 ) -> None:
-    setup = small_setup(preset, seed=4)
-    record = Record()
-    first = simulate(setup, stop_s=stop_s, observers=[record])
-    saved = first.scheduler.snapshot()
+    config = small_config(preset, seed=4, steps=6)
+    first = checked(config, stop_s=stop_s)
+    saved = json.loads(json.dumps(first.scheduler.snapshot()))
     assert first.last == Finish(complete=False)
-    second = simulate(setup, saved=saved)
+    second = checked(config, saved=saved)
     assert second.last == Finish(complete=True)
-    trained = first.tally.trained_groups + second.tally.trained_groups
-    assert len(trained) == len(set(trained)) == setup.steps * setup.rollout.prompts_per_step
-    assert len(record.of(StartStep)) == saved["steps_done"]
+    n_kept = saved["steps_done"] * config.rollout.prompts_per_step
+    trained = first.tally.trained_groups[:n_kept] + second.tally.trained_groups
+    n_groups = config.steps * config.rollout.prompts_per_step
+    assert len(trained) == len(set(trained)) == n_groups
 
 
 def test_a_resumed_run_hands_out_again_what_was_in_flight() -> None:
-    setup = small_setup("tiderl", seed=4)
-    first = simulate(setup, stop_s=2.0)
+    first = simulate(small_config("sync", seed=4, steps=8), stop_s=20.0)
     saved = first.scheduler.snapshot()
     arrived = set(range(saved["next_train_index"]))
     trained = {group.number for group in first.tally.trained_groups}
     stopped = {
         group.number
         for group, reason in first.tally.dropped_groups.items()
-        if reason is DropReason.UNFINISHED and group.purpose is Purpose.TRAIN
+        if reason is DropReason.UNFINISHED
     }
     assert set(saved["unfinished_train_indices"]) == stopped
     assert stopped
@@ -205,10 +351,8 @@ def test_a_resumed_run_hands_out_again_what_was_in_flight() -> None:
 
 
 def test_work_without_an_event_to_come_is_called_a_stall() -> None:
-    setup = small_setup("tiderl")
-
-    def forget_requests(event: object, commands: list, now_ns: int) -> None:
+    def forget_requests(event: object, commands: list[Command], now_ns: int) -> None:
         commands[:] = [command for command in commands if not isinstance(command, RequestTasks)]
 
     with pytest.raises(InvariantError, match="stalled"):
-        simulate(setup, observers=[forget_requests])
+        simulate(small_config("tiderl"), observers=[forget_requests])

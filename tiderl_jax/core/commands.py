@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, Role, RolloutId
 from tiderl_jax.core.trajectories import Outcome
 
 
 class StepMode(Enum):
-    """How the frozen scorer and the actor share a training step (RA2P)."""
+    """How the frozen scorer and the actor share the trainer's ranks in a step (RA2P)."""
 
-    COLOCATED = "colocated"
+    COLOCATED = "colocated"  # in turns on every rank: each feed costs two swaps of weights
+    DECOUPLED = "decoupled"  # some ranks score, the others train: feeds stream through them
 
 
 class DropReason(Enum):
@@ -19,6 +20,8 @@ class DropReason(Enum):
     STALE = "stale"
     ENV_ERROR = "env_error"
     ENGINE_ERROR = "engine_error"
+    LATE = "late"  # the deadline of its group had passed
+    REDUNDANT = "redundant"  # enough other members of its group had ended
     UNFINISHED = "unfinished"  # the run ended first
 
 
@@ -58,6 +61,18 @@ class StepEnvironment:
     """Hand the turn's text to the rollout's environment."""
 
     rollout: RolloutId
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """Run the rollout on another rank from now on; its KV stays behind and is given up.
+
+    A turn that runs is interrupted: what it sampled is kept, and the `RunTurn` that follows goes on
+    from there.
+    """
+
+    rollout: RolloutId
+    rank: RankId  # the new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,14 @@ class EndRollout:
 
 
 @dataclass(frozen=True, slots=True)
+class DropRollout:
+    """Forget one member of a group and all it holds; its tokens are counted under `reason`."""
+
+    rollout: RolloutId
+    reason: DropReason
+
+
+@dataclass(frozen=True, slots=True)
 class DropGroup:
     """Forget a group and all it holds; its tokens are counted under `reason`."""
 
@@ -119,11 +142,39 @@ class DropGroup:
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """Train one step on these groups; answered by `Updated`."""
+    """Make the trainer's ranks ready for a step; what it trains on comes by `Feed`."""
 
     step: int
-    groups: tuple[GroupId, ...]
     mode: StepMode
+    n_scorers: int  # trainer ranks that only score in this step; 0 when co-located
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Trajectories that one trainer rank scores or trains at once."""
+
+    worker: int  # index among the step's ranks that train
+    rollouts: tuple[RolloutId, ...]
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Train on these groups in the open step; answered by `Trained`, the last one by `Updated`."""
+
+    step: int
+    feed: int  # counts the feeds of a step from 0
+    groups: tuple[GroupId, ...]  # that are used up by this feed
+    microbatches: tuple[Microbatch, ...]
+    last: bool  # the optimizer update follows
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """Give a rank another role; it has none until it answers with `RankReady`."""
+
+    rank: RankId
+    role: Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +212,18 @@ Command = (
     | Admit
     | RunTurn
     | StepEnvironment
+    | Migrate
     | Pause
     | Resume
     | Release
     | PauseEnvironment
     | ResumeEnvironment
     | EndRollout
+    | DropRollout
     | DropGroup
     | StartStep
+    | Feed
+    | Repartition
     | Publish
     | SetTimer
     | Finish

@@ -56,11 +56,23 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """When a group is complete without all of its rollouts."""
+
+    extra_members: int  # redundancy: so many more start; the first samples_per_prompt to end count
+    deadline_s: float  # from the admission of its first member; 0: none
+    min_members: int  # that must have ended at the deadline; 0: all
+    below_minimum: str  # then "drop" the group, or "top_up": replace its late members, once
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutConfig:
     """Sizes of a step and limits of a rollout."""
 
-    prompts_per_step: int
+    prompts_per_step: int  # B_ideal of TideRL, in groups
+    min_prompts_per_step: int  # B_min: an elastic scaling may lower a step to it
     samples_per_prompt: int
+    group: GroupConfig
     max_tokens_per_turn: int  # model-owned; a turn cut by this ends its rollout
     max_context_tokens: int  # of a whole rollout
     temperature: float
@@ -90,6 +102,18 @@ class PriorityWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class ElasticConfig:
+    """ERS: when ranks change their role (TideRL gives no values, these are ours)."""
+
+    tau: float  # consumption deficit: the oldest ready group is older than tau x a step's time
+    trend_weight: float  # of the newest step in the running means
+    confirm_steps: int  # a deficit counts after so many steps in a row
+    trial_steps: int  # ers_guarded: a move is judged over so many steps
+    min_gain: float  # ers_guarded: a move is kept when goodput rose by this ratio
+    max_drift: int  # ers_guarded: ranks away from the split that the run started with
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """A preset and its five decisions. An ablation changes exactly one of the five.
 
@@ -105,7 +129,9 @@ class SchedulerConfig:
     staleness_bound: int  # k, in versions
     max_open_groups: int  # task diversity: groups in flight at once
     max_open_environments: int
+    max_open_rollouts_per_rank: int  # of admission `request`; 0: no cap
     priority: PriorityWeights
+    elastic: ElasticConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +185,40 @@ class EvaluationConfig:
 class PartitionConfig:
     """Which devices hold which role."""
 
-    n_rollout_ranks: int  # of one device each
+    n_rollout_ranks: int  # of one device each, at the start
+    min_rollout_ranks: int  # an elastic scaling keeps between these; both 0: n_rollout_ranks
+    max_rollout_ranks: int
     actor_devices: int
     actor_tensor_parallel: int  # the rest of the actor's devices are data parallel (fsdp)
     share_devices: bool  # rollout and actor use the same devices in turn (a laptop)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultConfig:
+    """Probability of each injected fault, per opportunity; 0 everywhere is a world without them."""
+
+    probe: float  # a probe fails
+    crash: float  # an environment crashes instead of answering
+    hang: float  # an environment never answers
+    late: float  # an answer comes a second time, after the deadline of its step
+    engine: float  # a turn's tokens are lost
+    duplicate: float  # an event arrives twice
+    rank_loss_per_hour: float  # of one rank, in virtual time
+    slow_weights: float  # a rank takes ten times as long to load a version
+    lost_acknowledgement: float  # of loaded weights; it is sent again
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationConfig:
+    """The world that stands in for engines and environments in virtual time."""
+
+    hardware: str  # a key of tiderl_jax.simulator.hardware
+    vocab_size: int  # of the simulated model
+    profile: str  # a key of tiderl_jax.simulator.profiles
+    delay_scale: float  # multiplies the profile's environment delays
+    delay_tail: float  # multiplies the sigma of the log of these delays
+    turns_scale: float  # multiplies the profile's turns
+    faults: FaultConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +246,4 @@ class ExperimentConfig:
     evaluation: EvaluationConfig
     partition: PartitionConfig
     checkpoint: CheckpointConfig
+    simulation: SimulationConfig

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from tiderl_jax.core.ids import GroupId, PolicyVersion, RankId, RolloutId
+from tiderl_jax.core.ids import GroupId, PolicyVersion, RankId, Role, RolloutId
 from tiderl_jax.core.trajectories import Outcome
 
 
@@ -84,6 +84,14 @@ class RolloutFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Trained:
+    """The gradients of a feed have been added up; its step is still open."""
+
+    step: int
+    feed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Updated:
     """The learner finished a step and minted a version."""
 
@@ -95,6 +103,7 @@ class Updated:
     untrained_tokens: tuple[tuple[str, int], ...]  # (reason, model-owned tokens) left out
     n_microbatches: int
     lags: tuple[int, ...]  # of every trained trajectory, at the moment of use
+    tokens_at_lag: tuple[tuple[int, int], ...]  # (lag of a token's own version, trained tokens)
     reward_mean: float  # over all trajectories handed to the step
 
 
@@ -105,6 +114,22 @@ class WeightsLoaded:
     rank: RankId
     version: PolicyVersion
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankReady:
+    """A rank has taken its new role, or came back after it was lost."""
+
+    rank: RankId
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class RankLost:
+    """A rank is gone with its KV and its running turns; ended turns are safe with the driver."""
+
+    rank: RankId
+    returns: bool  # `RankReady` will come
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +153,11 @@ Event = (
     | TurnEnded
     | RolloutEnded
     | RolloutFailed
+    | Trained
     | Updated
     | WeightsLoaded
+    | RankReady
+    | RankLost
     | TimerFired
     | StopRequested
 )

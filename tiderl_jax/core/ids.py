@@ -1,6 +1,6 @@
 """Identifiers. Small types of their own, so that one int is never taken for another."""
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import NamedTuple, NewType
 
 PolicyVersion = NewType("PolicyVersion", int)
@@ -8,6 +8,13 @@ PolicyVersion = NewType("PolicyVersion", int)
 
 RankId = NewType("RankId", int)
 """The smallest group of devices that can hold a role."""
+
+
+class Role(Enum):
+    """What a rank does for the run. The mode of a step says how trainer ranks share its work."""
+
+    ROLLOUT = "rollout"
+    TRAINER = "trainer"
 
 
 class Purpose(IntEnum):

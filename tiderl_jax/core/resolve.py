@@ -80,6 +80,48 @@ def resolve(document: Mapping[str, Any]) -> ExperimentConfig:
     return config
 
 
+def _group_limits(config: ExperimentConfig) -> typing.Iterator[tuple[bool, str]]:
+    group, n_members = config.rollout.group, config.rollout.samples_per_prompt
+    yield group.extra_members >= 0, "rollout.group.extra_members must be at least 0."
+    yield group.deadline_s >= 0, "rollout.group.deadline_s must be at least 0."
+    yield (
+        0 <= group.min_members <= n_members,
+        "rollout.group.min_members must be between 0 and rollout.samples_per_prompt.",
+    )
+    yield (
+        group.below_minimum in ("drop", "top_up"),
+        f"rollout.group.below_minimum must be 'drop' or 'top_up', not {group.below_minimum!r}.",
+    )
+    yield (
+        group.deadline_s > 0 or (group.min_members == 0 and group.below_minimum == "drop"),
+        "rollout.group.min_members and below_minimum do nothing without a deadline_s.",
+    )
+
+
+def _partition_limits(config: ExperimentConfig) -> typing.Iterator[tuple[bool, str]]:
+    partition = config.partition
+    low, high = partition.min_rollout_ranks, partition.max_rollout_ranks
+    moves = high > 0
+    yield (
+        not moves or 1 <= low <= partition.n_rollout_ranks <= high,
+        "partition.min_rollout_ranks <= n_rollout_ranks <= max_rollout_ranks must hold, from 1 on.",
+    )
+    yield low == 0 or moves, "partition.min_rollout_ranks does nothing without max_rollout_ranks."
+    yield (
+        not (moves and partition.share_devices),
+        "Ranks of a shared machine do not move: leave partition.max_rollout_ranks at 0.",
+    )
+    n_ranks = partition.n_rollout_ranks + partition.actor_devices
+    yield (
+        high < n_ranks or partition.share_devices,
+        f"partition.max_rollout_ranks must leave the trainer one of the {n_ranks} ranks.",
+    )
+    yield (
+        partition.actor_devices % max(partition.actor_tensor_parallel, 1) == 0,
+        "partition.actor_tensor_parallel must divide partition.actor_devices.",
+    )
+
+
 def _limits(config: ExperimentConfig) -> typing.Iterator[tuple[bool, str]]:
     """Every limit on one field or between fields, as (holds, what to do about it)."""
     rollout, decoder, learner, model = (
@@ -102,6 +144,15 @@ def _limits(config: ExperimentConfig) -> typing.Iterator[tuple[bool, str]]:
     yield (
         rollout.max_tokens_per_turn < rollout.max_context_tokens,
         "rollout.max_tokens_per_turn must be below rollout.max_context_tokens.",
+    )
+    yield (
+        0 <= rollout.min_prompts_per_step <= rollout.prompts_per_step,
+        "rollout.min_prompts_per_step must be between 0 and rollout.prompts_per_step.",
+    )
+    yield (
+        rollout.min_prompts_per_step in (0, rollout.prompts_per_step)
+        or learner.updates_per_step == 1,
+        "A step of a varying number of groups has one update: set learner.updates_per_step to 1.",
     )
     yield rollout.temperature > 0, "rollout.temperature must be above 0 (training is sampled)."
     yield (
@@ -132,10 +183,8 @@ def _limits(config: ExperimentConfig) -> typing.Iterator[tuple[bool, str]]:
         f"evaluation.split must be 'held_out' or 'tune', not {config.evaluation.split!r}.",
     )
     yield config.scheduler.staleness_bound >= 0, "scheduler.staleness_bound must be at least 0."
-    yield (
-        config.partition.actor_devices % max(config.partition.actor_tensor_parallel, 1) == 0,
-        "partition.actor_tensor_parallel must divide partition.actor_devices.",
-    )
+    yield from _group_limits(config)
+    yield from _partition_limits(config)
 
 
 def to_json(config: ExperimentConfig) -> str:

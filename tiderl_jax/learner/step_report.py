@@ -1,5 +1,6 @@
 """What a training step did, in counts that add up."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ class StepReport:
     untrained_tokens: tuple[tuple[str, int], ...]  # (reason, model-owned tokens)
     n_microbatches: int
     lags: tuple[int, ...]  # of every trained trajectory, at the moment of use
+    tokens_at_lag: tuple[tuple[int, int], ...]  # (lag of a token's own version, trained tokens)
     reward_mean: float  # of all trajectories that may train; NaN without any
     metrics: dict[str, float]  # a metric that nothing was measured for is absent
 
@@ -59,6 +61,7 @@ def make_report(
         untrained_tokens=tuple(sorted(untrained.items())),
         n_microbatches=sum(len(update.packed.microbatches) for update in updates),
         lags=tuple(lag(trainer_version, sample.trajectory.oldest_version) for sample in trained),
+        tokens_at_lag=_tokens_at_lag(trained, trainer_version),
         reward_mean=selection.reward_mean,
         metrics={
             "learning_rate": learning_rate,
@@ -68,6 +71,16 @@ def make_report(
             **_sampler_gap(updates, trainer_version),
         },
     )
+
+
+def _tokens_at_lag(
+    trained: Sequence[Sample], trainer_version: PolicyVersion
+) -> tuple[tuple[int, int], ...]:
+    counts: Counter[int] = Counter()
+    for sample in trained:
+        trajectory = sample.trajectory
+        counts.update((trainer_version - trajectory.versions[trajectory.loss_mask]).tolist())
+    return tuple(sorted(counts.items()))
 
 
 def _means(updates: Sequence[Update]) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Claims: what an experiment expects, stated as data beside its config, and what it measured.
 
 A measure is taken of each seed by itself, paired by seed where it compares runs. The value is the
-mean over seeds. `low` and `high` are the smallest and the largest of fewer than five seeds, else
-the 95 % confidence interval of the mean by Student's t.
+mean over seeds; `low` and `high` are its `spread`. A comparison names its baseline, and the best of
+several baselines is the best in hindsight: by the mean over all seeds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ import numpy as np
 from tiderl_jax.core.errors import ConfigError
 from tiderl_jax.core.resolve import unknown_name
 from tiderl_jax.report.run_files import write_json
+from tiderl_jax.report.spread import spread
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 Summary = Mapping[str, Any]
 SeedsOf = Mapping[str, Sequence[Summary]]  # run name -> one summary per seed, in the same order
 
-_FEW_SEEDS = 5
 _ROUNDING = 1e-9  # shares are binary fractions: 0.8 as 24 of 30 must meet 0.8
 
 
@@ -31,6 +31,10 @@ class Measure(Protocol):
 
     def per_seed(self, summaries: SeedsOf) -> list[float]:
         """One value per seed for which it was measured; empty if its run is not there."""
+        ...
+
+    def baseline(self, summaries: SeedsOf) -> str:
+        """The run that it is held against; empty where there is none."""
         ...
 
 
@@ -45,6 +49,10 @@ class Figure:
         """See `Measure`."""
         values = (_look_up(summary, self.key) for summary in summaries.get(self.run, ()))
         return [value for value in values if value is not None]
+
+    def baseline(self, summaries: SeedsOf) -> str:
+        """See `Measure`."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,31 @@ class Ratio:
         values = [(_look_up(one, self.key), _look_up(two, self.key)) for one, two in pairs]
         return [above / below for above, below in values if above is not None and below]
 
+    def baseline(self, summaries: SeedsOf) -> str:
+        """See `Measure`."""
+        return self.over
+
+
+@dataclass(frozen=True, slots=True)
+class RatioToBest:
+    """A figure of one run over the same figure of the best of others, seed by seed."""
+
+    key: str
+    run: str
+    over: Sequence[str]
+    smaller_is_better: bool
+
+    def per_seed(self, summaries: SeedsOf) -> list[float]:
+        """See `Measure`."""
+        return Ratio(self.key, self.run, self.baseline(summaries)).per_seed(summaries)
+
+    def baseline(self, summaries: SeedsOf) -> str:
+        """The best of the others by the mean over seeds; empty if none was measured."""
+        values = {run: Figure(self.key, run).per_seed(summaries) for run in self.over}
+        means = {run: float(np.mean(of_run)) for run, of_run in values.items() if of_run}
+        best = min if self.smaller_is_better else max
+        return best(means, key=means.__getitem__, default="")
+
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -76,6 +109,10 @@ class Gain:
         values = [(_look_up(one, self.first), _look_up(one, self.last)) for one in ours]
         return [last - first for first, last in values if first is not None and last is not None]
 
+    def baseline(self, summaries: SeedsOf) -> str:
+        """See `Measure`."""
+        return ""
+
 
 def figure(key: str, run: str) -> Figure:
     """The figure `key` of `run`."""
@@ -85,6 +122,13 @@ def figure(key: str, run: str) -> Figure:
 def ratio(key: str, run: str, over: str) -> Ratio:
     """The figure `key` of `run`, divided by that of `over`."""
     return Ratio(key, run, over)
+
+
+def ratio_to_best(
+    key: str, run: str, over: Sequence[str], *, smaller_is_better: bool = False
+) -> RatioToBest:
+    """The figure `key` of `run`, divided by that of the best run of `over` in hindsight."""
+    return RatioToBest(key, run, over, smaller_is_better)
 
 
 def gain(first: str, last: str, run: str) -> Gain:
@@ -124,12 +168,15 @@ class Claim:
 
 
 def evaluate(claims: Sequence[Claim], summaries: SeedsOf) -> list[dict[str, Any]]:
-    """Measures claims: a list of {name, value, low, high, aim, met, source, n}.
+    """Measures claims: a list of {name, baseline, value, low, high, aim, met, source, n}.
 
     Raises:
       ConfigError: a claim names a figure that no summary has.
     """
-    return [_result(claim, claim.measure.per_seed(summaries)) for claim in claims]
+    return [
+        result(claim, claim.measure.per_seed(summaries), claim.measure.baseline(summaries))
+        for claim in claims
+    ]
 
 
 def write_claims(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
@@ -137,10 +184,12 @@ def write_claims(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
     write_json(path, list(results))
 
 
-def _result(claim: Claim, values: Sequence[float]) -> dict[str, Any]:
-    low, high = _spread(values)
+def result(claim: Claim, values: Sequence[float], baseline: str = "") -> dict[str, Any]:
+    """The result of a claim whose values were measured by whoever calls."""
+    low, high = spread(values)
     return {
         "name": claim.name,
+        "baseline": baseline,
         "value": float(np.mean(values)) if values else None,
         "low": low,
         "high": high,
@@ -149,18 +198,6 @@ def _result(claim: Claim, values: Sequence[float]) -> dict[str, Any]:
         "source": claim.source,
         "n": len(values),
     }
-
-
-def _spread(values: Sequence[float]) -> tuple[float | None, float | None]:
-    if not values:
-        return None, None
-    if len(values) < _FEW_SEEDS:
-        return min(values), max(values)
-    from scipy.special import stdtrit  # late: only needed here
-
-    n, mean = len(values), float(np.mean(values))
-    half = float(stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(n))
-    return mean - half, mean + half
 
 
 def _look_up(summary: Summary, key: str) -> float | None:
@@ -173,13 +210,14 @@ def _look_up(summary: Summary, key: str) -> float | None:
     return value
 
 
-_COLUMNS = ("claim", "measured", "range", "seeds", "aim", "met", "source")
+_COLUMNS = ("claim", "baseline", "measured", "range", "seeds", "aim", "met", "source")
 
 
 def _cells(result: Mapping[str, Any]) -> tuple[str, ...]:
     value, low, high = (result[name] for name in ("value", "low", "high"))
     return (
         str(result["name"]),
+        str(result["baseline"]),
         "not measured" if value is None else f"{value:.4g}",
         "" if low is None else f"{low:.4g} to {high:.4g}",
         str(result["n"]),

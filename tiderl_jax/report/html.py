@@ -88,9 +88,14 @@ def ten_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         (
             "Rollout ranks waited",
             f"{number(summary['rollout_wait_s'])} s",
-            "time in which a rank decodes nothing, summed over ranks",
+            "time in which a rollout rank decodes nothing, summed over ranks",
         ),
-        ("Trainer waited", f"{number(summary['trainer_wait_s'])} s", "time without a step"),
+        (
+            "Trainer waited",
+            f"{number(summary['trainer_wait_s'])} s",
+            "time with nothing to train on; both together are "
+            f"{percent(summary['waiting_share'])} of all device time",
+        ),
         (
             "KV hit rate",
             percent(summary["kv_hit_rate"]),

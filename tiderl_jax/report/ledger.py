@@ -6,16 +6,17 @@ clock. Its memory is bounded by what is in flight, plus one small record per tra
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tiderl_jax.core.commands import Command
 from tiderl_jax.core.events import Event, Updated
-from tiderl_jax.core.ids import PolicyVersion
+from tiderl_jax.core.ids import PolicyVersion, Role
 from tiderl_jax.report.evaluations import Evaluations, Round
 from tiderl_jax.report.facts import RolloutFacts, RunFacts
+from tiderl_jax.report.group_times import GroupTimes
 from tiderl_jax.report.metrics import WALL_S, Row, evaluation_row, step_row
-from tiderl_jax.report.occupancy import Occupancy
+from tiderl_jax.report.occupancy import Occupancy, starting_in
 from tiderl_jax.report.summary import summarise
 from tiderl_jax.report.sums import (
     NS_PER_S,
@@ -23,12 +24,15 @@ from tiderl_jax.report.sums import (
     Loss,
     Sum,
     Sums,
+    Training,
     Window,
     lost_tokens,
     total,
 )
 from tiderl_jax.report.timeline import Timeline
 from tiderl_jax.report.tokens import TokenAccount
+from tiderl_jax.report.tracks import Tracks
+from tiderl_jax.report.trainer_time import TrainerTime
 from tiderl_jax.report.trajectories import TrajectoryAccount
 
 
@@ -40,9 +44,17 @@ class Ledger:
     """
 
     def __init__(
-        self, run: RunFacts, start_ns: int = 0, snapshot: Mapping[str, Any] | None = None
+        self,
+        run: RunFacts,
+        start_ns: int = 0,
+        snapshot: Mapping[str, Any] | None = None,
+        *,
+        timeline: bool = True,
     ) -> None:
-        """Starts at `start_ns`, or goes on from `snapshot` (whose time the driver's continues)."""
+        """Starts at `start_ns`, or goes on from `snapshot` (whose time the driver's continues).
+
+        Without a timeline it is faster, and all else is the same.
+        """
         self._run = run
         self._windows: list[Window] = []
         self._evaluations: list[EvaluationResult] = []
@@ -54,13 +66,22 @@ class Ledger:
         self._first_ns = self._now_ns  # of the timeline
         self._facts: deque[RolloutFacts] = deque()  # not looked at yet
         self._learner: deque[Mapping[str, float]] = deque()
-        self._timeline = Timeline()
-        self._tokens = TokenAccount(self._sums)
-        self._trajectories = TrajectoryAccount(self._sums)
         self._rounds = Evaluations()
+        self._trajectories = TrajectoryAccount(self._sums)
+        self._group_times = GroupTimes()
+        self._tokens = TokenAccount(self._sums, run.staleness_bound)
+        self._tracks = _tracks(run, self._now_ns) if timeline else None
+        n_trainers = run.n_devices - sum(role is Role.ROLLOUT for role in run.roles.values())
+        self._trainer = TrainerTime(self._sums, self._tracks, n_trainers, self._now_ns)
         self._occupancy = Occupancy(
-            run, self._sums, self._timeline, self._now_ns, n_updates=self.n_updates
+            run,
+            self._sums,
+            self._tracks,
+            self._trainer,
+            self._now_ns,
+            n_updates=self.n_updates,
         )
+        self._handlers = self._all_handlers()
 
     @property
     def n_updates(self) -> int:
@@ -92,23 +113,19 @@ class Ledger:
           InvariantError: an update does not account for every token that its step took.
         """
         self._now_ns = now_ns
-        self._take_facts()
-        if event is not None:
-            self._rounds.on_event(event)
-            self._tokens.on_event(event)
-            self._trajectories.on_event(event)
-            self._occupancy.on_event(event, now_ns)
-            if isinstance(event, Updated):
-                self._close_window(event)
+        if self._facts:
+            self._take_facts()
+        handlers = self._handlers
+        for handle in handlers.get(type(event), ()):
+            handle(event, now_ns)
         for command in commands:
-            self._rounds.on_command(command)
-            self._tokens.on_command(command)
-            self._trajectories.on_command(command)
-            self._occupancy.on_command(command, now_ns)
+            for handle in handlers.get(type(command), ()):
+                handle(command, now_ns)
         self._occupancy.settle(now_ns)
-        for one in self._rounds.take_complete():
-            self._evaluations.append(self._evaluated(one))
-            self._rows.append(evaluation_row(self._evaluations[-1], self._start_ns))
+        if self._rounds.changed:
+            for one in self._rounds.take_complete():
+                self._evaluations.append(self._evaluated(one))
+                self._rows.append(evaluation_row(self._evaluations[-1], self._start_ns))
 
     def rows(self) -> list[Row]:
         """Every row of `metrics.jsonl` so far, in the order in which they came to be."""
@@ -126,10 +143,11 @@ class Ledger:
         )
 
     def timeline(self) -> dict[str, Any]:
-        """The document of `timeline.json`, up to the last event."""
-        timeline = self._timeline.copy()
-        self._occupancy.draw_open_spans(timeline, self._now_ns)
-        return timeline.chrome_trace(
+        """The document of `timeline.json`, up to the last event; without spans if none is kept."""
+        drawn = Timeline()
+        if self._tracks is not None:
+            drawn = self._tracks.timeline(self._now_ns, self._trainer.step)
+        return drawn.chrome_trace(
             {
                 "policy": self._run.policy,
                 "begins_after_s": (self._first_ns - self._start_ns) / NS_PER_S,
@@ -150,6 +168,33 @@ class Ledger:
             "windows": [_plain(window) for window in self._windows],
             "evaluations": [_plain(one) for one in self._evaluations],
         }
+
+    def _all_handlers(self) -> dict[type, tuple[Callable[[Any, int], None], ...]]:
+        """Who follows which kind of event or command; looked up for each one of millions."""
+        accounts = (
+            self._rounds,
+            self._trajectories,
+            self._group_times,
+            self._tokens,
+            self._trainer,
+            self._occupancy,
+        )
+        handlers: dict[type, list[Callable[[Any, int], None]]] = {}
+        for account in accounts:
+            for kind, handle in account.handlers.items():
+                handlers.setdefault(kind, []).append(handle)
+        updated = (*handlers[Updated], self._close_window)
+        handlers[Updated] = [lambda event, now_ns: self._updated(updated, event, now_ns)]
+        return {kind: tuple(of_kind) for kind, of_kind in handlers.items()}
+
+    def _updated(
+        self, handlers: Sequence[Callable[[Any, int], None]], event: Updated, now_ns: int
+    ) -> None:
+        """Versions are monotone for ever, so an update that is not new arrives a second time."""
+        if self._windows and event.version <= self._windows[-1].version:
+            return
+        for handle in handlers:
+            handle(event, now_ns)
 
     def _restore(self, snapshot: Mapping[str, Any]) -> None:
         self._start_ns = snapshot["start_ns"]
@@ -176,23 +221,24 @@ class Ledger:
                 evaluation = facts.purpose.is_evaluation
                 (self._rounds if evaluation else self._trajectories).finished(facts)
 
-    def _close_window(self, event: Updated) -> None:
-        elapsed_ns = self._now_ns - self._begin_ns
+    def _close_window(self, event: Updated, now_ns: int) -> None:
+        elapsed_ns = now_ns - self._begin_ns
         self._sums[Sum.WINDOW_NS] += elapsed_ns
         self._sums[Sum.DEVICE_NS] += elapsed_ns * self._run.n_devices
         self._windows.append(
             Window(
                 step=self.n_updates + 1,
                 version=event.version,
-                end_ns=self._now_ns,
+                end_ns=now_ns,
                 n_episodes=self._n_episodes(),
                 sums=Counter(self._sums),
                 learner=dict(self._learner.popleft()) if self._learner else {},
+                group_ns=self._group_times.take(),
             )
         )
         self._rows.append(step_row(self._windows[-1], self._start_ns))
         self._sums.clear()
-        self._begin_ns = self._now_ns
+        self._begin_ns = now_ns
 
     def _n_episodes(self) -> int:
         before = self._windows[-1].n_episodes if self._windows else 0
@@ -209,6 +255,11 @@ class Ledger:
             n_episodes=self._n_episodes(),
             sums=one.sums,
         )
+
+
+def _tracks(run: RunFacts, now_ns: int) -> Tracks:
+    labels = {rank: starting_in(role) for rank, role in run.roles.items()}
+    return Tracks(labels, Training.WAITING, now_ns)
 
 
 def _plain(record: Window | EvaluationResult) -> dict[str, Any]:

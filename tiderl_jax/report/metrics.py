@@ -77,7 +77,7 @@ def _seconds(name: str, numerators: Sequence[str], alias: str | None = None) -> 
 
 
 _WAITING_NS = [rank_ns(doing) for doing in WAITING]
-_RANK_NS = [rank_ns(doing) for doing in Doing]
+_ROLLOUT_NS = [rank_ns(Doing.DECODING), *_WAITING_NS]
 _TRAINER_NS = [trainer_ns(training) for training in Training]
 
 STEP_METRICS: tuple[Metric, ...] = (
@@ -90,6 +90,8 @@ STEP_METRICS: tuple[Metric, ...] = (
     _per_trajectory("context_tokens_mean", "tokens", Sum.CONTEXT_TOKENS),
     Metric("rollout/trajectories", "trajectories", [Sum.TRAJECTORIES]),
     # Of everything that rolled out in the window.
+    Metric("rollout/ended_turns_mean", "turns", [Sum.ENDED_TURNS], [Sum.ENDED]),
+    Metric("rollout/ended_context_tokens_mean", "tokens", [Sum.ENDED_CONTEXT_TOKENS], [Sum.ENDED]),
     Metric("rollout/sampled_tokens", "tokens", [Sum.SAMPLED_TOKENS]),
     Metric("rollout/evaluation_tokens", "tokens", [Sum.EVALUATION_TOKENS]),
     Metric(
@@ -121,14 +123,19 @@ STEP_METRICS: tuple[Metric, ...] = (
         [Sum.SAMPLED_TOKENS, Sum.EVALUATION_TOKENS],
         [rank_ns(Doing.DECODING)],
     ),
+    Metric("perf/repartitions", "ranks", [Sum.REPARTITIONS]),
     _seconds("timing_s/step", [Sum.WINDOW_NS], "timing_s/step"),
     _seconds("timing_s/decoding", [rank_ns(Doing.DECODING)], "timing_s/gen"),
     _seconds("timing_s/training", [trainer_ns(Training.TRAINING)]),
     _seconds("idle/rollout_s", _WAITING_NS),
     *(_seconds(f"idle/rollout_{cause}_s", [rank_ns(cause)]) for cause in WAITING),
     _seconds("idle/trainer_s", [trainer_ns(Training.WAITING)]),
-    Metric("idle/rollout_share", "1", _WAITING_NS, _RANK_NS),
+    Metric("idle/rollout_share", "1", _WAITING_NS, _ROLLOUT_NS),
     Metric("idle/trainer_share", "1", [trainer_ns(Training.WAITING)], _TRAINER_NS),
+    _seconds("idle/trainer_device_s", [Sum.TRAINER_WAITING_DEVICE_NS]),
+    Metric(
+        "idle/device_share", "1", [*_WAITING_NS, Sum.TRAINER_WAITING_DEVICE_NS], [Sum.DEVICE_NS]
+    ),
 )
 
 

@@ -1,268 +1,371 @@
-"""What every rollout rank, rollout and trainer is doing, and for how long."""
+"""What every rank and rollout is doing, and for how long."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiderl_jax.core.commands import (
     Admit,
-    Command,
     DropGroup,
+    DropRollout,
+    Feed,
+    Migrate,
     Pause,
     Publish,
+    Repartition,
     Resume,
     RunTurn,
-    StartStep,
     StepEnvironment,
 )
 from tiderl_jax.core.events import (
     EnvironmentFailed,
     EnvironmentReady,
-    Event,
+    RankLost,
+    RankReady,
     RolloutEnded,
     RolloutFailed,
+    Trained,
     TurnEnded,
     Updated,
     WeightsLoaded,
 )
-from tiderl_jax.core.ids import GroupId, PolicyVersion, RankId, RolloutId
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, Role, RolloutId
 from tiderl_jax.report.facts import RunFacts
-from tiderl_jax.report.sums import Doing, Sum, Sums, Training, rank_ns, trainer_ns
-from tiderl_jax.report.timeline import Span, Timeline
+from tiderl_jax.report.sums import Doing, Sum, Sums, Training, rank_ns
+from tiderl_jax.report.tracks import Tracks
+from tiderl_jax.report.trainer_time import TrainerTime
 
-_ENVIRONMENT, _READY, _DECODING = "environment", "waiting", "decoding"
+_ENVIRONMENT, _READY, _DECODING = range(3)  # phases of a rollout
+_PHASE_IN_WORDS = ("environment", "waiting", "decoding")
 _PARKED = "parked"
+AWAY_IN_ROLE = {Role.ROLLOUT: None, Role.TRAINER: Doing.TRAINER}
+_RANK_NS = {doing: rank_ns(doing) for doing in Doing}
+_TRAIN = Purpose.TRAIN
 
 
-@dataclass(slots=True)
-class Track:
-    """What something is doing since when, and up to when that has been charged to the sums."""
-
-    label: str
-    since_ns: int
-    charged_ns: int
-
-    @classmethod
-    def starting(cls, label: str, now_ns: int) -> "Track":
-        """A track that begins now."""
-        return cls(label, now_ns, now_ns)
-
-    def charge(self, now_ns: int) -> int:
-        """Time that was not charged yet, in ns."""
-        elapsed_ns, self.charged_ns = now_ns - self.charged_ns, now_ns
-        return elapsed_ns
-
-    def turn_to(self, label: str, now_ns: int, details: Mapping[str, Any]) -> Span:
-        """Begins something else; returns the span that ends by that."""
-        span = Span(self.label, self.since_ns, now_ns, details)
-        self.label, self.since_ns, self.charged_ns = label, now_ns, now_ns
-        return span
+def starting_in(role: Role) -> Doing:
+    """What a rank does before anything has happened."""
+    return AWAY_IN_ROLE[role] or Doing.NOT_ADMITTED
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class RankState:
+    """A rank: what it does, and what is on it."""
+
+    rank: RankId
+    away: Doing | None  # None: it rolls out
+    doing: Doing
+    charged_ns: int  # up to when its time has been charged to the sums
+    n_in_phase: list[int] = field(default_factory=lambda: [0, 0, 0])  # of its rollouts
+    loading: PolicyVersion | None = None
+
+
+@dataclass(slots=True, eq=False)
 class OpenRollout:
     """A rollout under way."""
 
-    rank: RankId
-    track: Track
-    phase: str = _ENVIRONMENT
+    rank: RankState
+    phase: int = _ENVIRONMENT
     parked: bool = False
-    spans: list[Span] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)  # of the span under way
 
     @property
     def label(self) -> str:
         """What its track shows."""
-        return _PARKED if self.parked and self.phase != _DECODING else self.phase
+        if self.parked and self.phase != _DECODING:
+            return _PARKED
+        return _PHASE_IN_WORDS[self.phase]
 
 
 class Occupancy:
-    """Follows events and commands, and charges time to `sums` and spans to the timeline.
+    """Follows events and commands, and charges time to `sums` and spans to the tracks (if any).
 
-    Several things happen at one instant (a turn ends, so its environment steps); a track changes
-    only to what holds when the instant is over (`settle`).
+    Several things happen at one instant (a turn ends, and the next one runs); a rank changes only
+    to what it does when the instant is over (`settle`). An event that arrives a second time changes
+    nothing.
     """
 
     def __init__(
         self,
         run: RunFacts,
         sums: Sums,
-        timeline: Timeline,
+        tracks: Tracks | None,
+        trainer: TrainerTime,
         now_ns: int,
         *,
         n_updates: int,
     ) -> None:
+        """The trainer must follow what happens before this does."""
         self._run = run
         self._sums = sums
-        self._timeline = timeline
-        self._ranks = {rank: Track.starting(Doing.NOT_ADMITTED, now_ns) for rank in run.ranks}
-        self._trainer = Track.starting(Training.WAITING, now_ns)
-        self._step: dict[str, Any] = {}  # details of the step that is running; empty: none
+        self._tracks = tracks
+        self._trainer = trainer
+        self._ranks = {
+            rank: RankState(rank, AWAY_IN_ROLE[role], starting_in(role), now_ns)
+            for rank, role in run.roles.items()
+        }
+        self._shared = [state for rank, state in self._ranks.items() if rank < run.n_shared]
         self._rollouts: dict[RolloutId, OpenRollout] = {}
-        self._phases = {rank: Counter[str]() for rank in run.ranks}
-        self._loading: dict[RankId, PolicyVersion] = {}
-        self._n_updates = n_updates
-        self._groups: set[GroupId] = set()  # of training, under way or in a step
+        self._members: dict[GroupId, set[RolloutId]] = {}  # that are under way, by group
+        self._n_open_groups = 0  # of training, not in a step yet
         self._n_trained_groups = n_updates * run.groups_per_step
-        self._in_step: dict[int, tuple[GroupId, ...]] = {}
-        self._touched: set[RolloutId] = set()
-        self._touched_ranks: set[RankId] = set()
-        self._was_held = self._held
+        self._n_groups_in_step = 0
+        self._n_updates = n_updates
+        self._touched: dict[RankState, None] = {}
+        self._held = self._is_held()
 
     @property
-    def _held(self) -> bool:
-        """Whether the bound on staleness admits no new group (design: the capacity rule)."""
-        capacity = (self._run.staleness_bound + self._n_updates + 1) * self._run.groups_per_step
-        return self._n_trained_groups + len(self._groups) >= capacity
-
-    def on_event(self, event: Event, now_ns: int) -> None:
-        """Follows what happened."""
-        match event:
-            case EnvironmentReady(rollout, _):
-                self._move(rollout, _READY)
-            case TurnEnded(rollout):
-                self._turn_ended(event)
-            case EnvironmentFailed(rollout, _) | RolloutFailed(rollout, _):
-                self._close(rollout, now_ns, "failed")
-            case RolloutEnded(rollout, outcome):
-                self._close(rollout, now_ns, outcome.value)
-            case WeightsLoaded(rank, version, _):
-                if self._loading.get(rank, version) <= version:
-                    self._loading.pop(rank, None)
-                    self._touched_ranks.add(rank)
-                self._timeline.rank(rank, Span(f"weights {version} loaded", now_ns))
-            case Updated(step):
-                groups = self._in_step.pop(step, ())
-                self._groups.difference_update(groups)
-                self._n_trained_groups += len(groups)
-                self._n_updates += 1
-                self.charge(now_ns)
-                self._end_step(event, now_ns)
-            case _:
-                pass
-
-    def on_command(self, command: Command, now_ns: int) -> None:
-        """Follows what was decided."""
-        match command:
-            case Admit(rollout, rank):
-                self._open(rollout, rank, now_ns)
-            case RunTurn(rollout, rank):
-                self._open(rollout, rank, now_ns)
-                self._move(rollout, _DECODING)
-            case StepEnvironment(rollout):
-                self._move(rollout, _ENVIRONMENT)
-            case Pause(rollout, _):
-                self._sums[Sum.PAUSES] += 1
-                self._park(rollout, True)
-            case Resume(rollout, _):
-                self._park(rollout, False)
-            case DropGroup(group, reason):
-                self._groups.discard(group)
-                for rollout in [one for one in self._rollouts if one.group == group]:
-                    self._close(rollout, now_ns, reason.value)
-            case StartStep(step, groups, mode):
-                self._in_step[step] = groups
-                self._step = {"step": step, "groups": len(groups), "mode": mode.value}
-            case Publish(version, ranks):
-                self._loading |= dict.fromkeys(ranks, version)
-                self._touched_ranks.update(ranks)
-                self._timeline.trainer(Span(f"publish {version}", now_ns))
-            case _:
-                pass
+    def handlers(self) -> Mapping[type, Callable[[Any, int], None]]:
+        """What it follows."""
+        return {
+            EnvironmentReady: self._environment_ready,
+            TurnEnded: self._turn_ended,
+            EnvironmentFailed: self._failed,
+            RolloutFailed: self._failed,
+            RolloutEnded: self._ended,
+            WeightsLoaded: self._weights_loaded,
+            RankReady: self._rank_ready,
+            RankLost: self._rank_lost,
+            Trained: self._trained,
+            Updated: self._updated,
+            Admit: self._admit,
+            RunTurn: self._run_turn,
+            StepEnvironment: self._step_environment,
+            Migrate: self._migrate,
+            Pause: self._pause,
+            Resume: self._resume,
+            DropRollout: self._drop_rollout,
+            DropGroup: self._drop_group,
+            Feed: self._feed,
+            Repartition: self._repartition,
+            Publish: self._publish,
+        }
 
     def settle(self, now_ns: int) -> None:
-        """Ends the instant: every track shows what holds now."""
-        if self._held != self._was_held:  # concerns every idle rank
-            self._was_held = self._held
-            self._touched_ranks.update(self._ranks)
-        for rank in self._touched_ranks:
-            track, label = self._ranks[rank], self._doing(rank)
-            if label != track.label:
-                self._sums[rank_ns(track.label)] += track.charge(now_ns)
-                self._timeline.rank(rank, track.turn_to(label, now_ns, {}))
-        self._touched_ranks.clear()
-        if self._step and self._trainer.label == Training.WAITING:
-            self._sums[trainer_ns(Training.WAITING)] += self._trainer.charge(now_ns)
-            self._timeline.trainer(self._trainer.turn_to(Training.TRAINING, now_ns, {}))
-        for rollout in self._touched & self._rollouts.keys():
-            one = self._rollouts[rollout]
-            if one.label != one.track.label:
-                one.spans.append(one.track.turn_to(one.label, now_ns, one.details))
-                one.details = {}
+        """Ends the instant: every rank shows what holds now."""
+        if not self._touched:
+            return
+        for state in self._touched:
+            doing = self._doing(state)
+            if doing is not state.doing:
+                self._sums[_RANK_NS[state.doing]] += now_ns - state.charged_ns
+                state.doing, state.charged_ns = doing, now_ns
+                if self._tracks is not None:
+                    self._tracks.rank(state.rank, doing, now_ns)
         self._touched.clear()
 
-    def charge(self, now_ns: int) -> None:
+    def _charge(self, now_ns: int) -> None:
         """Charges the time so far to the sums, without ending what is under way."""
-        for track in self._ranks.values():
-            self._sums[rank_ns(track.label)] += track.charge(now_ns)
-        self._sums[trainer_ns(self._trainer.label)] += self._trainer.charge(now_ns)
+        for state in self._ranks.values():
+            self._sums[_RANK_NS[state.doing]] += now_ns - state.charged_ns
+            state.charged_ns = now_ns
 
-    def draw_open_spans(self, timeline: Timeline, now_ns: int) -> None:
-        """Adds what is under way, up to now, to a timeline."""
-        for rank, track in self._ranks.items():
-            timeline.rank(rank, Span(track.label, track.since_ns, now_ns))
-        timeline.trainer(Span(self._trainer.label, self._trainer.since_ns, now_ns, self._step))
-        for rollout, one in self._rollouts.items():
-            under_way = Span(one.track.label, one.track.since_ns, now_ns)
-            timeline.rollout(rollout, [*one.spans, under_way])
+    # Ranks.
 
-    def _doing(self, rank: RankId) -> Doing:
-        phases = self._phases[rank]
-        if phases[_DECODING]:
+    def _doing(self, state: RankState) -> Doing:
+        n_in_phase = state.n_in_phase
+        if state.away is not None:
+            return state.away
+        if n_in_phase[_DECODING]:
             return Doing.DECODING
-        if rank in self._loading:
+        if self._trainer.training is Training.TRAINING and state.rank < self._run.n_shared:
+            return Doing.TRAINER
+        if state.loading is not None:
             return Doing.WEIGHTS
-        if phases[_READY]:
+        if n_in_phase[_READY]:
             return Doing.SCHEDULER
-        if phases[_ENVIRONMENT]:
+        if n_in_phase[_ENVIRONMENT]:
             return Doing.ENVIRONMENTS
         return Doing.STALENESS if self._held else Doing.NOT_ADMITTED
 
-    def _open(self, rollout: RolloutId, rank: RankId, now_ns: int) -> None:
+    def _is_held(self) -> bool:
+        """Whether the bound on staleness admits no new group (design: the capacity rule)."""
+        capacity = (self._run.staleness_bound + self._n_updates + 1) * self._run.groups_per_step
+        n_accepted = self._n_trained_groups + self._n_groups_in_step
+        return n_accepted + self._n_open_groups >= capacity
+
+    def _hold_or_not(self) -> None:
+        """After a change in the number of groups, which concerns every idle rank."""
+        held = self._is_held()
+        if held != self._held:
+            self._held = held
+            self._touched.update(dict.fromkeys(self._ranks.values()))
+
+    def _publish(self, command: Publish, now_ns: int) -> None:
+        for rank in command.ranks:
+            self._ranks[rank].loading = command.version
+            self._touched[self._ranks[rank]] = None
+
+    def _weights_loaded(self, event: WeightsLoaded, now_ns: int) -> None:
+        state = self._ranks[event.rank]
+        if state.loading is not None and state.loading <= event.version:
+            state.loading = None
+            self._touched[state] = None
+        if self._tracks is not None:
+            self._tracks.rank_instant(event.rank, f"weights {event.version} loaded", now_ns)
+
+    def _repartition(self, command: Repartition, now_ns: int) -> None:
+        self._sums[Sum.REPARTITIONS] += 1
+        self._assign(self._ranks[command.rank], Doing.MOVING, now_ns)
+
+    def _rank_ready(self, event: RankReady, now_ns: int) -> None:
+        self._assign(self._ranks[event.rank], AWAY_IN_ROLE[event.role], now_ns)
+
+    def _rank_lost(self, event: RankLost, now_ns: int) -> None:
+        state = self._ranks[event.rank]
+        self._assign(state, Doing.LOST, now_ns)
+        for rollout, one in self._rollouts.items():
+            if one.rank is state and one.phase == _DECODING:
+                self._move(rollout, one, _READY, now_ns)
+
+    def _assign(self, state: RankState, away: Doing | None, now_ns: int) -> None:
+        if Doing.TRAINER in (away, state.away):
+            joined = (away is Doing.TRAINER) - (state.away is Doing.TRAINER)
+            self._trainer.add_devices(joined, now_ns)
+        state.away, state.loading = away, None
+        self._touched[state] = None
+
+    # The trainer.
+
+    def _feed(self, command: Feed, now_ns: int) -> None:
+        self._n_groups_in_step += len(command.groups)
+        for group in command.groups:
+            if self._members.pop(group, None) is not None:
+                self._n_open_groups -= 1
+        self._touch_shared()
+
+    def _trained(self, event: Trained, now_ns: int) -> None:
+        self._touch_shared()
+
+    def _updated(self, event: Updated, now_ns: int) -> None:
+        self._n_trained_groups += self._n_groups_in_step
+        self._n_groups_in_step = 0
+        self._n_updates += 1
+        self._hold_or_not()
+        self._touch_shared()
+        self._charge(now_ns)
+
+    def _touch_shared(self) -> None:
+        self._touched.update(dict.fromkeys(self._shared))
+
+    # Rollouts.
+
+    def _admit(self, command: Admit | RunTurn, now_ns: int) -> None:
+        rollout, state = command.rollout, self._ranks[command.rank]
         if rollout in self._rollouts:
             return
-        self._rollouts[rollout] = OpenRollout(rank, Track.starting(_ENVIRONMENT, now_ns))
-        self._phases[rank][_ENVIRONMENT] += 1
-        self._touched_ranks.add(rank)
-        if not rollout.group.purpose.is_evaluation:
-            self._groups.add(rollout.group)
+        self._rollouts[rollout] = OpenRollout(state)
+        state.n_in_phase[_ENVIRONMENT] += 1
+        self._touched[state] = None
+        if rollout.group not in self._members:
+            self._members[rollout.group] = set()
+            if rollout.group.purpose is _TRAIN:
+                self._n_open_groups += 1
+                self._hold_or_not()
+        self._members[rollout.group].add(rollout)
+        if self._tracks is not None:
+            self._tracks.open(rollout, command.rank, _PHASE_IN_WORDS[_ENVIRONMENT], now_ns)
 
-    def _move(self, rollout: RolloutId, phase: str) -> None:
-        one = self._rollouts.get(rollout)
-        if one is not None:
-            self._phases[one.rank][one.phase] -= 1
-            self._phases[one.rank][phase] += 1
-            one.phase = phase
-            self._touched.add(rollout)
-            self._touched_ranks.add(one.rank)
+    def _environment_ready(self, event: EnvironmentReady, now_ns: int) -> None:
+        one = self._rollouts.get(event.rollout)
+        if one is not None and one.phase == _ENVIRONMENT:
+            self._move(event.rollout, one, _READY, now_ns)
 
-    def _park(self, rollout: RolloutId, parked: bool) -> None:
-        if rollout in self._rollouts:
-            self._rollouts[rollout].parked = parked
-            self._touched.add(rollout)
+    def _run_turn(self, command: RunTurn, now_ns: int) -> None:
+        if command.rollout not in self._rollouts:  # admitted before this ledger began
+            self._admit(command, now_ns)
+        self._move(command.rollout, self._rollouts[command.rollout], _DECODING, now_ns)
 
-    def _turn_ended(self, event: TurnEnded) -> None:
-        self._move(event.rollout, _READY)
-        if event.rollout in self._rollouts:
-            self._rollouts[event.rollout].details = {
+    def _turn_ended(self, event: TurnEnded, now_ns: int) -> None:
+        one = self._rollouts.get(event.rollout)
+        if one is None or one.phase != _DECODING:
+            return
+        details = None
+        if self._tracks is not None:
+            details = {
                 "generated_tokens": event.generated_tokens,
                 "found_tokens": event.found_tokens,
                 "prefilled_tokens": event.prefilled_tokens,
                 "oldest_version": event.oldest_version,
             }
+        self._move(event.rollout, one, _READY, now_ns, details)
 
-    def _close(self, rollout: RolloutId, now_ns: int, end: str) -> None:
-        one = self._rollouts.pop(rollout, None)
+    def _step_environment(self, command: StepEnvironment, now_ns: int) -> None:
+        one = self._rollouts.get(command.rollout)
         if one is not None:
-            self._phases[one.rank][one.phase] -= 1
-            self._touched_ranks.add(one.rank)
-            one.spans.append(one.track.turn_to(end, now_ns, one.details))
-            one.spans.append(Span(end, now_ns, details={"rank": one.rank}))
-            self._timeline.rollout(rollout, one.spans)
+            self._move(command.rollout, one, _ENVIRONMENT, now_ns)
 
-    def _end_step(self, event: Updated, now_ns: int) -> None:
-        if self._trainer.label == Training.TRAINING:
-            details = {**self._step, "trained_tokens": event.trained_tokens}
-            self._timeline.trainer(self._trainer.turn_to(Training.WAITING, now_ns, details))
-        self._step = {}
+    def _move(
+        self,
+        rollout: RolloutId,
+        one: OpenRollout,
+        phase: int,
+        now_ns: int,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        n_in_phase = one.rank.n_in_phase
+        n_in_phase[one.phase] -= 1
+        n_in_phase[phase] += 1
+        one.phase = phase
+        self._touched[one.rank] = None
+        if self._tracks is not None:
+            self._tracks.rollout(rollout, one.label, now_ns, details)
+
+    def _migrate(self, command: Migrate, now_ns: int) -> None:
+        one = self._rollouts.get(command.rollout)
+        if one is None:
+            return
+        if one.phase == _DECODING:
+            self._move(command.rollout, one, _READY, now_ns)
+        one.rank.n_in_phase[one.phase] -= 1
+        self._touched[one.rank] = None
+        one.rank = self._ranks[command.rank]
+        one.rank.n_in_phase[one.phase] += 1
+        self._touched[one.rank] = None
+        if self._tracks is not None:
+            self._tracks.migrate(command.rollout, command.rank, now_ns)
+
+    def _pause(self, command: Pause, now_ns: int) -> None:
+        self._sums[Sum.PAUSES] += 1
+        self._park(command.rollout, True, now_ns)
+
+    def _resume(self, command: Resume, now_ns: int) -> None:
+        self._park(command.rollout, False, now_ns)
+
+    def _park(self, rollout: RolloutId, parked: bool, now_ns: int) -> None:
+        one = self._rollouts.get(rollout)
+        if one is not None:
+            one.parked = parked
+            if self._tracks is not None:
+                self._tracks.rollout(rollout, one.label, now_ns)
+
+    def _failed(self, event: EnvironmentFailed | RolloutFailed, now_ns: int) -> None:
+        self._close(event.rollout, "failed", now_ns)
+
+    def _ended(self, event: RolloutEnded, now_ns: int) -> None:
+        self._close(event.rollout, event.outcome.value, now_ns)
+
+    def _drop_rollout(self, command: DropRollout, now_ns: int) -> None:
+        self._close(command.rollout, command.reason.value, now_ns)
+
+    def _close(self, rollout: RolloutId, end: str, now_ns: int) -> None:
+        one = self._rollouts.pop(rollout, None)
+        if one is None:
+            return
+        one.rank.n_in_phase[one.phase] -= 1
+        self._touched[one.rank] = None
+        members = self._members.get(rollout.group, set())
+        members.discard(rollout)
+        if not members and rollout.group.purpose is not _TRAIN:
+            self._members.pop(rollout.group, None)
+        if self._tracks is not None:
+            self._tracks.close(rollout, end, now_ns)
+
+    def _drop_group(self, command: DropGroup, now_ns: int) -> None:
+        if command.group not in self._members:
+            return
+        for rollout in tuple(self._members[command.group]):
+            self._close(rollout, command.reason.value, now_ns)
+        if command.group.purpose is _TRAIN:
+            del self._members[command.group]
+            self._n_open_groups -= 1
+            self._hold_or_not()

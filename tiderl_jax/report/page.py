@@ -78,11 +78,12 @@ pre { margin: .8rem 0 0; overflow-x: auto; font-size: .85rem; line-height: 1.4; 
 {% if claims %}
 <h2>Claims</h2>
 <div class="card wide"><table>
-  <thead><tr><th>claim</th><th class="number">measured</th><th class="number">range</th>
-    <th class="number">seeds</th><th>aim</th><th>met</th><th>source</th></tr></thead>
+  <thead><tr><th>claim</th><th>baseline</th><th class="number">measured</th>
+    <th class="number">range</th><th class="number">seeds</th><th>aim</th><th>met</th>
+    <th>source</th></tr></thead>
   <tbody>
 {% for claim in claims %}
-  <tr><th scope="row">{{ claim.name }}</th>
+  <tr><th scope="row">{{ claim.name }}</th><td>{{ claim.baseline }}</td>
     <td class="number">{{ "not measured" if claim.value is none else "%.4g" % claim.value }}</td>
     <td class="number">
       {{ "" if claim.low is none else "%.4g to %.4g" % (claim.low, claim.high) }}</td>

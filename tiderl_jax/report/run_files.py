@@ -3,7 +3,7 @@
     config.json     {"name", "config_hash", "simulated", "seed", "config": the resolved experiment}
     metrics.jsonl   one row per training step and per complete evaluation (see `metrics.py`)
     summary.json    the figures by which runs are compared (see `summary.py`)
-    timeline.json   Chrome trace events (see `timeline.py`)
+    timeline.json   optional: Chrome trace events (see `timeline.py`)
     claims.json     optional: what the experiment expects, and what it measured (see `claims.py`)
     report.html     made from these files alone (see `html.py`)
     events/         TensorBoard events
@@ -16,14 +16,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiderl_jax.core.config import ExperimentConfig
 from tiderl_jax.core.errors import ConfigError
 from tiderl_jax.core.resolve import config_hash, to_json
 from tiderl_jax.report.metrics import Row
 
+if TYPE_CHECKING:
+    from tiderl_jax.report.ledger import Ledger
+
 CONFIG, SUMMARY, METRICS = "config.json", "summary.json", "metrics.jsonl"
+NO_TIMELINE: Mapping[str, Any] = {"traceEvents": ()}
 TIMELINE, CLAIMS, REPORT, EVENTS = "timeline.json", "claims.json", "report.html", "events"
 
 
@@ -80,6 +84,17 @@ def write_timeline(folder: Path, timeline: Mapping[str, Any]) -> None:
     write_text(folder / TIMELINE, json.dumps(timeline, allow_nan=False, separators=(",", ":")))
 
 
+def write_simulated(
+    folder: Path, config: ExperimentConfig, ledger: "Ledger", *, timeline: bool
+) -> None:
+    """Writes a run in virtual time that has ended; its summary last, so that it says so."""
+    write_config(folder, config, simulated=True)
+    write_metrics(folder, ledger.rows())
+    if timeline:
+        write_timeline(folder, ledger.timeline())
+    write_json(folder / SUMMARY, ledger.summary(None))
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """What a run directory holds."""
@@ -101,7 +116,7 @@ def read_run(folder: Path) -> RunRecord:
         config=_read(folder / CONFIG),
         summary=_read(folder / SUMMARY),
         rows=_read_rows(folder / METRICS),
-        timeline=_read(folder / TIMELINE),
+        timeline=_read(folder / TIMELINE) if (folder / TIMELINE).exists() else NO_TIMELINE,
         claims=_read(folder / CLAIMS) if (folder / CLAIMS).exists() else (),
     )
 

@@ -1,8 +1,10 @@
 """`summary.json`: the figures by which runs are compared, the same keys for real and simulated.
 
-Windows. Goodput, waiting, step times, lag and reward: from the start of the scheduler to the last
-update, so the work after it (a last evaluation) is in none of them. Tokens, waterfall and KV: the
-whole run. Seconds are the driver's: wall time in a real run, virtual time in a simulated one.
+Windows. Goodput, waiting, step times, group times, lag and reward: from the start of the scheduler
+to the last update, so the work after it (a last evaluation) is in none of them. Tokens, lengths,
+waterfall, KV and repartitions: the whole run. Seconds are the driver's: wall time in a real run,
+virtual time in a simulated one. Device-seconds of waiting count a device once: one that trainer and
+rollout share waits only as a rollout rank.
 
 What was not measured is null: for example the step time of a run with one update.
 """
@@ -68,9 +70,22 @@ def summarise(
         "kv_hit_rate": _METRIC["kv/hit_rate"].value(whole),
         "rollout_wait_s": figure("idle/rollout_s", updated),
         "trainer_wait_s": figure("idle/trainer_s", updated),
+        "waiting_device_s": {
+            "rollout": figure("idle/rollout_s", updated),
+            "trainer": figure("idle/trainer_device_s", updated),
+            "total": figure("idle/rollout_s", updated) + figure("idle/trainer_device_s", updated),
+        },
+        "waiting_share": _METRIC["idle/device_share"].value(updated),
         "step_time_s": _step_times(windows),
+        "group_completion_s": _group_times(windows),
         "lag": _lags(updated),
-        "repartitions": 0,  # partitions are fixed until ranks can move
+        "lengths": {
+            "sampled_turns": _METRIC["rollout/ended_turns_mean"].value(whole),
+            "trained_turns": _METRIC["rollout/turns_mean"].value(whole),
+            "sampled_context_tokens": _METRIC["rollout/ended_context_tokens_mean"].value(whole),
+            "trained_context_tokens": _METRIC["rollout/context_tokens_mean"].value(whole),
+        },
+        "repartitions": whole[Sum.REPARTITIONS],
         "compiles_after_warmup": compiles_after_warmup,
         "reward": _first_and_last([window.sums for window in windows]),
         "eval": _evaluation(evaluations, Purpose.EVALUATE),
@@ -88,6 +103,14 @@ def _step_times(windows: Sequence[Window]) -> dict[str, float | None]:
         "p50": float(np.percentile(gaps_s, 50)),
         "p95": float(np.percentile(gaps_s, 95)),
     }
+
+
+def _group_times(windows: Sequence[Window]) -> dict[str, float | None]:
+    """Of the groups that trained: from the first admission to the end of the last member."""
+    times_s = np.array([time_ns for window in windows for time_ns in window.group_ns]) / NS_PER_S
+    if not len(times_s):
+        return {"p50": None, "p95": None}
+    return {f"p{q}": float(np.percentile(times_s, q)) for q in (50, 95)}
 
 
 def _lags(sums: Sums) -> dict[str, Any]:

@@ -21,9 +21,11 @@ class Sum(StrEnum):
 
     WINDOW_NS = "window_ns"
     DEVICE_NS = "device_ns"  # window x devices
+    TRAINER_WAITING_DEVICE_NS = "trainer_waiting_device_ns"  # x devices that only train
+    REPARTITIONS = "repartitions"  # ranks that were given another role
     SAMPLED_TOKENS = "sampled_tokens"  # model-owned, of training rollouts, by turn
     EVALUATION_TOKENS = "evaluation_tokens"  # model-owned, of evaluation rollouts
-    TRAINED_TOKENS = "trained_tokens"  # model-owned, advanced an update
+    TRAINED_TOKENS = "trained_tokens"  # model-owned, advanced an update within the bound on lag
     TRAINED_CONTEXT_TOKENS = "trained_context_tokens"  # all tokens of the trajectories of these
     FOUND_TOKENS = "found_tokens"  # prompt tokens found in KV, all turns
     PREFILLED_TOKENS = "prefilled_tokens"  # prompt tokens computed, all turns
@@ -31,6 +33,9 @@ class Sum(StrEnum):
     CUT_TURNS = "cut_turns"  # that reached the turn's token limit
     PAUSES = "pauses"  # of rollouts, by the scheduler
     EPISODES = "episodes"  # training rollouts that ended and may train
+    ENDED = "ended"  # these episodes as facts; the two sums below are over them
+    ENDED_TURNS = "ended_turns"
+    ENDED_CONTEXT_TOKENS = "ended_context_tokens"
     ENVIRONMENT_FAILURES = "environment_failures"
     ENGINE_FAILURES = "engine_failures"
     MICROBATCHES = "microbatches"
@@ -46,17 +51,21 @@ class Sum(StrEnum):
 
 
 class Loss(StrEnum):
-    """Why a token that was sampled for training did not train."""
+    """Why a token that was sampled for training is not counted as trained."""
 
     ZERO_ADVANTAGE = "zero_advantage"
     STALE = "stale"
+    OVER_BOUND = "over_bound"  # it trained, but its own version was older than the bound allows
+    TRIMMED = "trimmed"  # it was older than the bound and left out; its trajectory trained
     ENV_ERROR = "env_error"
     ENGINE_ERROR = "engine_error"
+    LATE = "late"
+    REDUNDANT = "redundant"
     UNFINISHED = "unfinished"
 
 
 class Doing(StrEnum):
-    """What a rollout rank does: it decodes, or it waits for one of the causes, in this order."""
+    """What a rank does: it decodes, or waits for one of the causes, or is not there to roll out."""
 
     DECODING = "decoding"
     WEIGHTS = "weights"  # a version is being brought to it
@@ -64,20 +73,24 @@ class Doing(StrEnum):
     ENVIRONMENTS = "environments"  # every rollout here waits for its environment
     STALENESS = "staleness"  # nothing here, and the bound on staleness admits no new group
     NOT_ADMITTED = "not_admitted"  # nothing here, for another reason (tasks, probes, the end)
+    TRAINER = "trainer"  # it belongs to the trainer, or a trainer that shares its device is at work
+    MOVING = "moving"  # it takes another role
+    LOST = "lost"
 
 
-WAITING = tuple(doing for doing in Doing if doing is not Doing.DECODING)
+AWAY = (Doing.TRAINER, Doing.MOVING, Doing.LOST)
+WAITING = tuple(doing for doing in Doing if doing is not Doing.DECODING and doing not in AWAY)
 
 
 class Training(StrEnum):
     """What the trainer does."""
 
-    TRAINING = "training"
+    TRAINING = "training"  # it has been fed, and is not done with that
     WAITING = "waiting"
 
 
 def rank_ns(doing: str) -> str:
-    """Time of the rollout ranks in one state, summed over ranks."""
+    """Time of the ranks in one state, summed over ranks."""
     return f"rank_ns/{doing}"
 
 
@@ -125,6 +138,7 @@ class Window:
     n_episodes: int  # since the start of the run
     sums: Sums
     learner: dict[str, float]  # the learner's own figures of this step
+    group_ns: tuple[int, ...]  # of each group it trained on: first admission to last end
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # Okabe and Ito (2008), "Color Universal Design": distinguishable with every kind of colour vision.
 BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, VERMILION, PURPLE, GREY = "#E69F00", "#D55E00", "#CC79A7", "#8A8F98"
+BROWN = "#7F4F24"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, GREY, YELLOW)
 
 COLOUR_OF_DOING: dict[str, str] = {
@@ -22,10 +23,17 @@ COLOUR_OF_DOING: dict[str, str] = {
     Doing.WEIGHTS: SKY,
     Doing.SCHEDULER: VERMILION,
     Doing.NOT_ADMITTED: GREY,
+    Doing.TRAINER: GREEN,
+    Doing.MOVING: YELLOW,
+    Doing.LOST: BROWN,
 }
 COLOUR_OF_LOSS: dict[str, str] = {
     Loss.ZERO_ADVANTAGE: SKY,
     Loss.STALE: PURPLE,
+    Loss.OVER_BOUND: YELLOW,
+    Loss.TRIMMED: GREEN,
+    Loss.LATE: BLUE,
+    Loss.REDUNDANT: BROWN,
     Loss.ENV_ERROR: ORANGE,
     Loss.ENGINE_ERROR: VERMILION,
     Loss.UNFINISHED: GREY,
@@ -37,6 +45,9 @@ DOING_IN_WORDS: dict[str, str] = {
     Doing.WEIGHTS: "weights loading",
     Doing.SCHEDULER: "turn ready, not run",
     Doing.NOT_ADMITTED: "nothing admitted",
+    Doing.TRAINER: "in the trainer's hands",
+    Doing.MOVING: "taking another role",
+    Doing.LOST: "lost",
 }
 
 

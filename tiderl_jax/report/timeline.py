@@ -18,7 +18,7 @@ MAX_SPANS = 50_000
 MAX_ROLLOUTS = 256
 
 TRAINER, RANKS, ROLLOUTS = 1, 2, 3  # Chrome's process ids group the tracks
-_PROCESSES = {TRAINER: "trainer", RANKS: "rollout ranks", ROLLOUTS: "rollouts"}
+_PROCESSES = {TRAINER: "trainer", RANKS: "ranks", ROLLOUTS: "rollouts"}
 _NS_PER_US = 1000
 
 
@@ -53,7 +53,7 @@ class Timeline:
         return other
 
     def rank(self, rank: RankId, span: Span) -> None:
-        """Adds a span to a rollout rank's track."""
+        """Adds a span to a rank's track."""
         self._add(RANKS, rank, span)
 
     def trainer(self, span: Span) -> None:
@@ -64,6 +64,10 @@ class Timeline:
         """Adds the whole track of a rollout that is over."""
         self._n_rollouts += 1
         self._rollouts.append((rollout, tuple(span for span in spans if not span.is_empty)))
+
+    def skip_rollout(self) -> None:
+        """Counts a rollout that nobody has drawn."""
+        self._n_rollouts += 1
 
     def _add(self, process: int, track: int, span: Span) -> None:
         if span.is_empty:
@@ -97,7 +101,7 @@ class Timeline:
 
 
 def _track_name(process: int, track: int) -> str:
-    return f"rollout rank {track}" if process == RANKS else "trainer"
+    return f"rank {track}" if process == RANKS else "trainer"
 
 
 def _event(process: int, track: int, span: Span) -> dict[str, Any]:

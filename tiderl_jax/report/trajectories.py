@@ -1,7 +1,10 @@
 """Facts of finished rollouts, counted with the step that took them: what trains is measured."""
 
-from tiderl_jax.core.commands import Command, DropGroup, StartStep
-from tiderl_jax.core.events import Event, Updated
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tiderl_jax.core.commands import DropGroup, DropRollout, Feed
+from tiderl_jax.core.events import Updated
 from tiderl_jax.core.ids import GroupId, RolloutId
 from tiderl_jax.core.trajectories import Outcome
 from tiderl_jax.report.facts import RolloutFacts
@@ -27,23 +30,34 @@ class TrajectoryAccount:
         self._open: dict[GroupId, dict[RolloutId, RolloutFacts]] = {}
         self._in_step: dict[int, list[RolloutFacts]] = {}
 
+    @property
+    def handlers(self) -> Mapping[type, Callable[[Any, int], None]]:
+        """What it follows."""
+        return {
+            Feed: self._feed,
+            DropRollout: self._drop_rollout,
+            DropGroup: self._drop_group,
+            Updated: self._updated,
+        }
+
     def finished(self, facts: RolloutFacts) -> None:
         """Takes a training rollout that may train."""
         self._open.setdefault(facts.rollout.group, {})[facts.rollout] = facts
+        self._sums[Sum.ENDED] += 1
+        self._sums[Sum.ENDED_TURNS] += facts.n_turns
+        self._sums[Sum.ENDED_CONTEXT_TOKENS] += facts.context_tokens
 
-    def on_event(self, event: Event) -> None:
-        """Counts the trajectories of a step that is done."""
-        if isinstance(event, Updated):
-            for facts in self._in_step.pop(event.step, []):
-                add_rollout(self._sums, facts)
+    def _feed(self, command: Feed, now_ns: int) -> None:
+        taken = self._in_step.setdefault(command.step, [])
+        for group in command.groups:
+            taken += self._open.pop(group, {}).values()
 
-    def on_command(self, command: Command) -> None:
-        """Follows groups into steps, and out of the run."""
-        match command:
-            case StartStep(step, groups, _):
-                taken = (self._open.pop(group, {}) for group in groups)
-                self._in_step[step] = [facts for rollouts in taken for facts in rollouts.values()]
-            case DropGroup(group, _):
-                self._open.pop(group, None)
-            case _:
-                pass
+    def _drop_rollout(self, command: DropRollout, now_ns: int) -> None:
+        self._open.get(command.rollout.group, {}).pop(command.rollout, None)
+
+    def _drop_group(self, command: DropGroup, now_ns: int) -> None:
+        self._open.pop(command.group, None)
+
+    def _updated(self, event: Updated, now_ns: int) -> None:
+        for facts in self._in_step.pop(event.step, []):
+            add_rollout(self._sums, facts)

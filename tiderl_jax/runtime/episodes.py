@@ -96,6 +96,12 @@ class Episodes:
             del self._under_way[rollout]
         return dropped
 
+    def forget(self, rollout: RolloutId) -> None:
+        """Forgets one member of a group, under way or finished."""
+        self._under_way.pop(rollout, None)
+        finished = self._finished.get(rollout.group, [])
+        finished[:] = [kept for kept in finished if kept.rollout != rollout]
+
     @property
     def n_kept(self) -> int:
         """Finished groups, whole or in part, that nobody has taken yet."""

@@ -10,13 +10,17 @@ from tiderl_jax.core.commands import (
     Admit,
     Command,
     DropGroup,
+    DropRollout,
     EndRollout,
+    Feed,
     Finish,
+    Migrate,
     Pause,
     PauseEnvironment,
     Probe,
     Publish,
     Release,
+    Repartition,
     RequestTasks,
     Resume,
     ResumeEnvironment,
@@ -26,6 +30,7 @@ from tiderl_jax.core.commands import (
     StepEnvironment,
 )
 from tiderl_jax.core.config import RolloutConfig
+from tiderl_jax.core.errors import InvariantError
 from tiderl_jax.core.events import (
     EnvironmentFailed,
     EnvironmentReady,
@@ -115,8 +120,17 @@ class Executor:
                 self._inbox.deliver(partial(self._end, rollout, outcome))
             case DropGroup(group, _):
                 self._drop(group)
-            case StartStep(step, groups, _):
-                self._start_step(step, groups)
+            case Migrate(rollout, rank):
+                self._leave_all_but(rank, rollout)
+            case DropRollout(rollout, _):
+                self._episodes.forget(rollout)
+                self._forget(rollout)
+            case StartStep():
+                pass  # the learner has its mesh for good
+            case Feed(step, _, groups, _, _):
+                self._train(step, groups)
+            case Repartition(rank, _):
+                raise InvariantError(f"Rank {rank} cannot change its role in a real run.")
             case Publish(_, ranks):
                 for rank in ranks:
                     self._decoders[rank].load_weights(self._learner.published)
@@ -235,11 +249,20 @@ class Executor:
 
     def _drop(self, group: GroupId) -> None:
         for rollout in self._episodes.drop(group):
-            self._probes.discard(rollout)
-            self._environments.close(rollout)
-            for decoder in self._decoders.values():
+            self._forget(rollout)
+
+    def _forget(self, rollout: RolloutId) -> None:
+        self._probes.discard(rollout)
+        self._environments.close(rollout)
+        for decoder in self._decoders.values():
+            decoder.release(rollout)
+
+    def _leave_all_but(self, rank: RankId, rollout: RolloutId) -> None:
+        for other, decoder in self._decoders.items():
+            if other != rank:
                 decoder.release(rollout)
 
-    def _start_step(self, step: int, groups: tuple[GroupId, ...]) -> None:
+    def _train(self, step: int, groups: tuple[GroupId, ...]) -> None:
+        """A whole batch: `full_batch` is the only pipelining of a real run so far."""
         trajectories = [self._episodes.take(group) for group in groups]
         self._learner.start(step, trajectories)

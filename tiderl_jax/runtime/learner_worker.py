@@ -59,6 +59,7 @@ class LearnerWorker:
                     untrained_tokens=report.untrained_tokens,
                     n_microbatches=report.n_microbatches,
                     lags=report.lags,
+                    tokens_at_lag=report.tokens_at_lag,
                     reward_mean=report.reward_mean,
                 )
             )

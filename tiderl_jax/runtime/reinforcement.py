@@ -32,12 +32,17 @@ from tiderl_jax.runtime.tasks import TaskSource
 from tiderl_jax.runtime.threads import supervised
 from tiderl_jax.runtime.weights import Published, publish
 from tiderl_jax.scheduler import loop
+from tiderl_jax.scheduler.presets import policy_name
+from tiderl_jax.scheduler.ranks import rank_specs
 from tiderl_jax.scheduler.scheduler import Scheduler
-from tiderl_jax.scheduler.state import RankSpec
+from tiderl_jax.scheduler.step_costs import StepCosts
 
 N_ENVIRONMENT_THREADS = 4
 EVENTS_PER_CHECK = 256
 """Invariants are checked after every so many events of a real run."""
+
+UNKNOWN_COSTS = StepCosts(0.0, 0.0, 0.0, 0.0, 0.0)
+"""Of a training step: `full_batch`, the only pipelining of a real run, does not ask for them."""
 
 
 class Reinforcement:
@@ -58,10 +63,11 @@ class Reinforcement:
         self._display = display
         self._compiles = compiles
         saved = None if manifest is None else manifest.scheduler
-        self._scheduler = _scheduler(config, parts, saved)
+        self._scheduler = _scheduler(config, saved)
         self._tasks = _tasks(config, parts, saved)
         self._ledger = Ledger(
-            RunFacts.of(config), snapshot=None if manifest is None else manifest.ledger
+            RunFacts.of(config, policy_name(config.scheduler)),
+            snapshot=None if manifest is None else manifest.ledger,
         )
         self._n_rows = self._ledger.n_rows
 
@@ -188,29 +194,15 @@ class Reinforcement:
         return self._scheduler.state.learner.steps_done
 
 
-def _scheduler(
-    config: ExperimentConfig, parts: Parts, saved: Mapping[str, object] | None
-) -> Scheduler:
-    decoder = config.decoder
-    ranks = tuple(
-        RankSpec(rank, decoder.n_slots, decoder.n_pages * decoder.page_tokens, decoder.page_tokens)
-        for rank in parts.partition.rollout
-    )
-    return Scheduler(
-        config.scheduler,
-        config.rollout,
-        config.evaluation,
-        config.environment,
-        config.steps,
-        ranks,
-        saved,
-    )
+def _scheduler(config: ExperimentConfig, saved: Mapping[str, object] | None) -> Scheduler:
+    return Scheduler.of(config, rank_specs(config), UNKNOWN_COSTS, saved)
 
 
 def _tasks(
     config: ExperimentConfig, parts: Parts, saved: Mapping[str, object] | None
 ) -> TaskSource:
-    sizes = (config.rollout.samples_per_prompt, config.evaluation)
+    rollout = config.rollout
+    sizes = (rollout.samples_per_prompt + rollout.group.extra_members, config.evaluation)
     if saved is None:
         return TaskSource(parts.world, *sizes)
     return TaskSource(

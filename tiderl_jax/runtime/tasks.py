@@ -15,18 +15,19 @@ class TaskSource:
     def __init__(
         self,
         world: World,
-        samples_per_prompt: int,
+        n_members: int,
         evaluation: EvaluationConfig,
         n_evaluations: int = 0,
         next_train_index: int = 0,
         unfinished_train_indices: Iterable[int] = (),
     ) -> None:
-        """The last three arguments are where an earlier process of the same run left off.
+        """A training group starts with `n_members` rollouts.
 
-        Groups that it began and did not train are handed out again before any new one.
+        The last three arguments are where an earlier process of the same run left off: groups that
+        it began and did not train are handed out again before any new one.
         """
         self._world = world
-        self._samples_per_prompt = samples_per_prompt
+        self._n_members = n_members
         self._evaluation = evaluation
         self._unfinished = sorted(unfinished_train_indices)
         n_evaluated = n_evaluations * evaluation.n_tasks
@@ -51,4 +52,4 @@ class TaskSource:
 
     def n_members(self, purpose: Purpose) -> int:
         """Rollouts per group; an evaluation plays every task once."""
-        return 1 if purpose.is_evaluation else self._samples_per_prompt
+        return 1 if purpose.is_evaluation else self._n_members

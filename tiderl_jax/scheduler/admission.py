@@ -6,7 +6,8 @@ group go to one rank, the emptiest when its first member starts.
 """
 
 from tiderl_jax.core.commands import Admit, Probe
-from tiderl_jax.scheduler.groups import begin, give_up_probe
+from tiderl_jax.core.ids import Role
+from tiderl_jax.scheduler.groups import begin, give_up_probe, set_deadline, turn_phase
 from tiderl_jax.scheduler.phases import enter, expected_tokens, queue_partial
 from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.state import Group, GroupPhase, Phase, Rank, State
@@ -16,7 +17,10 @@ class BatchAdmission:
     """Synchronous: the groups of a step start on ranks that serve the newest version, no sooner."""
 
     on_policy = True
-    probes = False
+
+    def needs_probe(self, state: State) -> bool:
+        """Never: starting costs nothing."""
+        return False
 
     def may_open(self, state: State, group: Group) -> bool:
         """Evaluation runs alone, before the groups of its step."""
@@ -32,10 +36,13 @@ class BatchAdmission:
 
 
 class RequestAdmission:
-    """Fills the decode slots of each rank with rollouts, first come, first served."""
+    """Opens rollouts first come, first served, up to a cap per rank."""
 
     on_policy = False
-    probes = False
+
+    def needs_probe(self, state: State) -> bool:
+        """Never: tokens are not looked at."""
+        return False
 
     def may_open(self, state: State, group: Group) -> bool:
         """Always: the demand is paced by staleness already."""
@@ -46,15 +53,19 @@ class RequestAdmission:
         return group.is_evaluation or move.policies.staleness.may_start(move.state, rank)
 
     def fits(self, state: State, rank: Rank, group: Group) -> bool:
-        """One rollout per slot."""
-        return rank.n_open < rank.spec.n_slots
+        """The cap on open rollouts; without one, all that staleness lets in."""
+        cap = state.limits.max_open_rollouts_per_rank
+        return cap == 0 or rank.n_open < cap
 
 
 class CtbAdmission:
     """Token-aware (TideRL, section on CTB): a rank is a pool that must hold the expected growth."""
 
     on_policy = False
-    probes = True
+
+    def needs_probe(self, state: State) -> bool:
+        """Always: the estimate of a first turn comes from the probe."""
+        return True
 
     def may_open(self, state: State, group: Group) -> bool:
         """Always: task diversity and staleness pace the demand already."""
@@ -70,6 +81,14 @@ class CtbAdmission:
         """The pool still holds the expected first turn; training gives way to evaluation."""
         taken = rank.expected_evaluation_tokens if group.is_evaluation else rank.expected_tokens
         return taken + expected_tokens(state, rank, group.prompt_tokens) <= rank.budget_tokens
+
+
+class EagerCtbAdmission(CtbAdmission):
+    """CTB that costs nothing while KV is not scarce: no probe delays a group that must fit."""
+
+    def needs_probe(self, state: State) -> bool:
+        """Only when the pools might not hold all unfinished rollouts at their largest."""
+        return state.n_unfinished_members * state.limits.max_context_tokens > state.pool_tokens
 
 
 def admit(move: Move) -> None:
@@ -92,7 +111,7 @@ def _probe(move: Move, evaluation_only: bool) -> None:
             return
         state.unprobed.discard(group.id)
         begin(state, group)
-        group.phase = GroupPhase.PROBING
+        turn_phase(move, group, GroupPhase.PROBING)
         group.n_probes += 1
         group.holds_probe = True
         state.n_environments += 1
@@ -126,15 +145,24 @@ def _place(move: Move, evaluation_only: bool) -> None:
 def _emptiest(move: Move, group: Group) -> Rank | None:
     state, admission = move.state, move.policies.admission
     if group.is_evaluation:
-        loads = [(rank.expected_evaluation_tokens, rank.spec.rank) for rank in state.ranks.values()]
-        rank = state.ranks[min(loads)[1]]
+        ranks = [rank for rank in state.with_role(Role.ROLLOUT) if rank.version is not None]
+        if not ranks:
+            return None
+        rank = min(ranks, key=lambda rank: (rank.expected_evaluation_tokens, rank.spec.rank))
         return rank if admission.fits(state, rank, group) else None
     while state.placeable:
         rank = state.ranks[state.placeable.first()]
         if admission.accepts(move, rank, group):
+            if state.n_loading and rank.n_open >= _share(state):
+                return None  # the ranks that still load get theirs
             return rank if admission.fits(state, rank, group) else None
         state.placeable.discard(rank.spec.rank)  # comes back with the next change on this rank
     return None
+
+
+def _share(state: State) -> int:
+    """Open rollouts of each rank if all were spread evenly."""
+    return -(-state.n_unfinished_members // state.n_rollout_ranks)
 
 
 def _fill_partial(move: Move) -> None:
@@ -146,7 +174,7 @@ def _fill_partial(move: Move) -> None:
 def _fill(move: Move, rank: Rank) -> None:
     """Admits pending members of the rank's groups until the next one does not fit."""
     state, admission = move.state, move.policies.admission
-    while rank.partial:
+    while rank.partial and rank.role is Role.ROLLOUT:
         group = state.groups[rank.partial.first()]
         if not (admission.accepts(move, rank, group) and admission.fits(state, rank, group)):
             return
@@ -162,6 +190,7 @@ def _admit(move: Move, rank: Rank, group: Group) -> None:
     rollout.context_tokens = group.prompt_tokens
     rollout.deadline_ns = move.now_ns + move.state.limits.deadline_ns
     move.state.deadlines.append((rollout.deadline_ns, rollout.id))
+    set_deadline(move, group)
     enter(move, rollout, Phase.STARTING)
     queue_partial(move, rank, group)
     move.say(Admit(rollout.id, rank.spec.rank))

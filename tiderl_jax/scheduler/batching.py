@@ -13,7 +13,9 @@ from tiderl_jax.core.commands import (
     ResumeEnvironment,
     RunTurn,
 )
-from tiderl_jax.scheduler.phases import enter, turn_tokens
+from tiderl_jax.core.ids import Role
+from tiderl_jax.scheduler.phases import enter, expected_tokens, turn_tokens
+from tiderl_jax.scheduler.placement import migrate
 from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.ranking import Key
 from tiderl_jax.scheduler.state import Phase, Rank, Rollout, State
@@ -46,9 +48,15 @@ def _pause(move: Move, rank: Rank, rollout: Rollout) -> None:
 
 
 class RequestBatching:
-    """Request-level continuous batching: slots filled FIFO, KV given up when a turn ends."""
+    """Request-level continuous batching: slots filled FIFO, KV left to an LRU cache between turns.
+
+    A rollout stays on its rank (sticky routing).
+    """
 
     keeps_kv = False
+
+    def route(self, move: Move, rollout: Rollout) -> None:
+        """Every turn on the same rank."""
 
     def key(self, state: State, rollout: Rollout) -> Key:
         """First ready, first served."""
@@ -59,6 +67,43 @@ class RequestBatching:
         while rank.ready and rank.n_free_slots > 0:
             rollout = move.state.live(rank.ready.first())
             if _missing_tokens(move.state, rank, rollout) > 0:
+                return
+            _start_turn(move, rank, rollout)
+
+
+class NonstickyBatching(RequestBatching):
+    """Each turn goes to the rank with the fewest rollouts, wherever its KV may be."""
+
+    def route(self, move: Move, rollout: Rollout) -> None:
+        """The emptiest rank that takes new groups."""
+        state = move.state
+        if rollout.rank is None or not state.placeable:
+            return
+        target, rank = state.ranks[state.placeable.first()], state.ranks[rollout.rank]
+        if target is not rank and target.n_open < rank.n_open:
+            migrate(move, rollout, target)
+
+
+class LockstepBatching(RequestBatching):
+    """Environments advance turn by turn: a round of turns starts when all rollouts are ready."""
+
+    def run(self, move: Move, rank: Rank) -> None:
+        """Starts what belongs to the present round; the last one to be ready opens the next."""
+        state = move.state
+        if state.n_working == 0:
+            state.lockstep_order = state.n_ready
+            for other in state.with_role(Role.ROLLOUT):
+                if other.version is not None:
+                    self._run_round(move, other)
+        else:
+            self._run_round(move, rank)
+
+    def _run_round(self, move: Move, rank: Rank) -> None:
+        state = move.state
+        while rank.ready and rank.n_free_slots > 0:
+            rollout = state.live(rank.ready.first())
+            outside = rollout.ready_order >= state.lockstep_order
+            if outside or _missing_tokens(state, rank, rollout) > 0:
                 return
             _start_turn(move, rank, rollout)
 
@@ -79,12 +124,15 @@ class CtbBatching:
 
     keeps_kv = True
 
+    def route(self, move: Move, rollout: Rollout) -> None:
+        """Every turn on the same rank; a paused rollout may escape (see `run`)."""
+
     def key(self, state: State, rollout: Rollout) -> Key:
         """P = w1 evaluation + w2 group completion + w3 active + w4 context; ties by age."""
         group, weights = state.groups[rollout.id.group], state.limits.priority
         priority = (
             weights.evaluation * group.is_evaluation
-            + weights.group_completion * group.n_ended / len(group.members)
+            + weights.group_completion * group.share_ended
             + weights.active * (rollout.n_turns > 0)
             + weights.context * rollout.context_tokens / state.limits.max_context_tokens
         )
@@ -111,6 +159,27 @@ class CtbBatching:
             rank.ready.put(rollout.id, self.key(move.state, rollout))
         if not rank.ready:
             self._resume_acting(move, rank)
+        elif blocked and blocked[0].phase is Phase.PARKED_READY:
+            self._escape(move, blocked[0])
+
+    def _escape(self, move: Move, rollout: Rollout) -> None:
+        """A paused rollout leaves its rank for one that could run it at once and waits for none.
+
+        Its KV is lost anyway; what it gives up is the group's common prefix.
+        """
+        state = move.state
+        if not state.placeable:
+            return
+        target = state.ranks[state.placeable.first()]
+        grown = expected_tokens(state, target, rollout.context_tokens)
+        if target.ready or target.n_parked or target.n_free_slots == 0:
+            return
+        if target.expected_tokens + grown > target.budget_tokens:
+            return
+        if turn_tokens(state, target, rollout) <= target.free_tokens:
+            move.state.counters.escapes += 1
+            migrate(move, rollout, target)
+            self.run(move, target)
 
     def _make_room(self, move: Move, rank: Rank, rollout: Rollout) -> _Room:
         state, key = move.state, self.key(move.state, rollout)

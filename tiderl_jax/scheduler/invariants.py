@@ -3,23 +3,27 @@
 from collections.abc import Iterator
 
 from tiderl_jax.core.errors import InvariantError
-from tiderl_jax.core.ids import Purpose, RankId, lag
+from tiderl_jax.core.ids import Purpose, RankId, Role, lag
 from tiderl_jax.scheduler.phases import turn_tokens
 from tiderl_jax.scheduler.state import Group, GroupPhase, Phase, Rank, Rollout, State
 
 
-def check(state: State) -> None:
+def check(state: State, *, drops: bool = True) -> None:
     """Checks a state between two events; O(rollouts in flight).
+
+    Args:
+      state: of a scheduler.
+      drops: whether its staleness drops what is older than the bound (see `policies.Staleness`).
 
     Raises:
       InvariantError: with the first rule that does not hold.
     """
-    broken = next(_broken(state), None)
+    broken = next(_broken(state, drops), None)
     if broken is not None:
         raise InvariantError(broken)
 
 
-def _broken(state: State) -> Iterator[str]:
+def _broken(state: State, drops: bool) -> Iterator[str]:
     """A sentence for every rule that does not hold."""
     on_rank: dict[RankId, list[Rollout]] = {rank: [] for rank in state.ranks}
     for group in state.groups.values():
@@ -29,11 +33,13 @@ def _broken(state: State) -> Iterator[str]:
                 on_rank[rollout.rank].append(rollout)
     for rank_id, rollouts in on_rank.items():
         rank = state.ranks[rank_id]
+        yield from _role(state, rank, rollouts)
         yield from _pool(state, rank, rollouts)
         yield from _queues(state, rank, rollouts)
     yield from _environments(state, sum(map(len, on_rank.values())))
+    yield from _partition(state)
     yield from _versions(state)
-    yield from _training(state)
+    yield from _training(state, drops)
     yield from _demand(state)
     if not is_alive(state):
         yield "Work is pending but nothing is in flight: the run has stalled."
@@ -46,20 +52,51 @@ def _group(state: State, group: Group) -> Iterator[str]:
     )
     if pending != sorted(group.pending):
         yield f"The pending members of {name} are {pending}, not {sorted(group.pending)}."
-    n_ended = sum(rollout.phase is Phase.ENDED for rollout in group.members)
-    if n_ended != group.n_ended:
-        yield f"{n_ended} members of {name} ended, not {group.n_ended}."
-    if (phase is GroupPhase.COMPLETE) != (n_ended == len(group.members)):
-        yield f"{name} is {phase.value} although {n_ended} of its members ended."
+    ended = {rollout.id for rollout in group.members if rollout.phase is Phase.ENDED}
+    if ended != set(group.ended):
+        yield f"{len(ended)} members of {name} ended, not {len(group.ended)}."
+    if phase is GroupPhase.COMPLETE and len(ended) != len(group.members):
+        yield f"{name} is complete although {len(ended)} of its members ended."
+    if phase is not GroupPhase.COMPLETE and len(ended) >= group.n_needed:
+        yield f"{name} is {phase.value} although enough of its members ended."
     if (name in state.buffer) != (phase is GroupPhase.COMPLETE):
         yield f"{name} is {phase.value}; it is in the buffer exactly when it is complete."
     if (name in state.unprobed) != (phase is GroupPhase.UNPROBED):
         yield f"{name} is {phase.value}; it waits for a probe exactly when it is unprobed."
     if (name in state.unplaced) != (phase is GroupPhase.OPEN and group.rank is None):
         yield f"{name} is {phase.value}; it waits for a rank exactly when it is open without one."
-    for rollout in group.members:
-        if rollout.phase.is_open and rollout.rank != group.rank:
-            yield f"Rollout {rollout.id} is on rank {rollout.rank}, its group on {group.rank}."
+
+
+def _role(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[str]:
+    name = f"Rank {rank.spec.rank}"
+    if rank.role is Role.TRAINER and rollouts:
+        yield f"{name} trains, and {len(rollouts)} rollouts are on it."
+    if rank.role is not Role.ROLLOUT and (rank.decoding or rank.loading or rank.version):
+        yield f"{name} does not roll out, but decodes or holds a version."
+    idle = rank.role is Role.ROLLOUT and not rank.decoding
+    if idle != (rank.idle_since_ns is not None):
+        yield f"{name} has lost the time since which it runs no turn."
+
+
+def _partition(state: State) -> Iterator[str]:
+    """Roles are one field of each rank, so their sets are disjoint; together they are the pool."""
+    n_without = sum(rank.role is None for rank in state.ranks.values())
+    if n_without < state.n_changing:
+        yield f"{state.n_changing} ranks are owed, but only {n_without} are without a role."
+    rolling = state.with_role(Role.ROLLOUT)
+    sums = (len(rolling), sum(rank.budget_tokens for rank in rolling))
+    if sums != (state.n_rollout_ranks, state.pool_tokens):
+        yield f"The ranks that roll out are miscounted: they are {len(rolling)}."
+    n_loading = sum(rank.loading is not None for rank in state.ranks.values())
+    if n_loading != state.n_loading:
+        yield f"{state.n_loading} ranks are counted as loading where {n_loading} are."
+    n_working = sum(
+        rollout.phase.waits_for_driver
+        for group in state.groups.values()
+        for rollout in group.members
+    )
+    if n_working != state.n_working:
+        yield f"{state.n_working} rollouts are counted as working where {n_working} are."
 
 
 def _pool(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[str]:
@@ -111,9 +148,12 @@ def _environments(state: State, n_rollouts: int) -> Iterator[str]:
     if n_open > state.limits.max_open_environments:
         allowed = state.limits.max_open_environments
         yield f"{n_open} environments are open; {allowed} are allowed."
-    n_begun = sum(len(group.members) - group.n_ended for group in groups if group.begun)
+    n_begun = sum(group.n_unfinished for group in groups if group.begun)
     if n_begun != state.n_begun_members:
         yield f"{state.n_begun_members} members are counted as begun where {n_begun} are."
+    n_unfinished = sum(group.n_unfinished for group in groups)
+    if n_unfinished != state.n_unfinished_members:
+        yield f"{state.n_unfinished_members} members are unfinished where {n_unfinished} are."
 
 
 def _versions(state: State) -> Iterator[str]:
@@ -128,23 +168,31 @@ def _versions(state: State) -> Iterator[str]:
         yield f"Version {published} was published while {pinned} is evaluated."
 
 
-def _training(state: State) -> Iterator[str]:
-    learner, bound = state.learner, state.limits.staleness_bound
-    if len(learner.training) not in (0, state.limits.prompts_per_step):
-        yield f"A step trains {len(learner.training)} groups."
-    for group, oldest in learner.training.items():
+def _training(state: State, drops: bool) -> Iterator[str]:
+    learner, step, bound = state.learner, state.learner.step, state.limits.staleness_bound
+    if sum(state.buffer.values()) != state.buffer_tokens:
+        yield f"The buffer counts {state.buffer_tokens} tokens, not {sum(state.buffer.values())}."
+    if step is None:
+        return
+    if not state.limits.min_prompts_per_step <= step.n_groups <= state.limits.prompts_per_step:
+        yield f"A step takes {step.n_groups} groups."
+    if step.n_missing < 0 or step.closed != (step.n_missing == 0 and not step.waiting):
+        yield f"A step of {step.n_groups} groups has {len(step.groups)}; closed: {step.closed}."
+    if step.n_trained > step.n_feeds:
+        yield f"{step.n_trained} feeds were trained where {step.n_feeds} were given."
+    for group, oldest in step.groups.items():
         age = lag(learner.version, oldest)
-        if not 0 <= age <= bound:
+        if age < 0 or (drops and age > bound):
             yield f"{group} trains with lag {age}; the bound is {bound}."
         if group.purpose is not Purpose.TRAIN:
             yield f"{group} is an evaluation and trains."
         arrives_again = group.number >= state.next_train_index or group.number in state.returning
-        if group in state.groups or arrives_again:
+        if group in state.groups or (arrives_again and not state.over):
             yield f"{group} trains and could train again."
 
 
 def _demand(state: State) -> Iterator[str]:
-    limits = state.limits
+    limits, learner = state.limits, state.learner
     n_open = sum(
         not group.is_evaluation and group.phase is not GroupPhase.COMPLETE
         for group in state.groups.values()
@@ -154,10 +202,12 @@ def _demand(state: State) -> Iterator[str]:
     n_open += state.requested.get(Purpose.TRAIN, 0)
     if n_open > limits.max_open_groups:
         yield f"{n_open} groups are open; {limits.max_open_groups} are allowed."
-    horizon = min(state.learner.steps_done + 1 + limits.staleness_bound, limits.steps)
-    n_groups = state.n_accepted_groups + n_open
-    if n_groups > horizon * limits.prompts_per_step:
-        yield f"{n_groups} groups were accepted or are open, more than {horizon} steps can use."
+    n_groups, per_step = state.n_accepted_groups + n_open, limits.prompts_per_step
+    horizon = learner.groups_trained + (1 + limits.staleness_bound) * per_step
+    if n_groups > horizon:
+        yield f"{n_groups} groups were accepted or are open; {horizon} are within the bound."
+    if n_groups > learner.groups_trained + (limits.steps - learner.steps_done) * per_step:
+        yield f"{n_groups} groups were accepted or are open, more than the steps left can use."
 
 
 def is_alive(state: State) -> bool:
@@ -168,11 +218,14 @@ def is_alive(state: State) -> bool:
     return (
         state.over
         or bool(state.requested)
-        or bool(state.learner.training)
+        or _trainer_owes(state)
         or state.n_loading > 0
-        or any(
-            group.phase is GroupPhase.PROBING
-            or any(rollout.phase.waits_for_driver for rollout in group.members)
-            for group in state.groups.values()
-        )
+        or state.n_changing > 0
+        or state.n_working > 0
+        or any(group.phase is GroupPhase.PROBING for group in state.groups.values())
     )
+
+
+def _trainer_owes(state: State) -> bool:
+    step = state.learner.step
+    return step is not None and (step.closed or step.n_feeds > step.n_trained)

@@ -62,7 +62,7 @@ def run(
             if isinstance(command, Finish | Abort):
                 return command
         if n_events % events_per_check == 0:
-            check(scheduler.state)
+            check(scheduler.state, drops=scheduler.policies.staleness.drops)
         event, now_ns = source.next()
         journal(event, now_ns)
         commands = scheduler.handle(event, now_ns)

@@ -2,6 +2,7 @@
 
 import math
 
+from tiderl_jax.core.ids import Role
 from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.state import Group, Phase, Rank, Rollout, State
 
@@ -23,21 +24,49 @@ def expected_tokens(state: State, rank: Rank, context_tokens: int) -> int:
 
 def enter(move: Move, rollout: Rollout, phase: Phase) -> None:
     """Puts a rollout into a phase, and into every sum and queue that the phase belongs to."""
-    was, rollout.phase = rollout.phase, phase
-    move.state.n_environments += phase.is_open - was.is_open
+    state, was = move.state, rollout.phase
+    rollout.phase, rollout.since_ns = phase, move.now_ns
+    state.n_environments += phase.is_open - was.is_open
+    state.n_working += phase.waits_for_driver - was.waits_for_driver
     if rollout.rank is None:
         return
-    rank = move.state.rank_of(rollout)
+    rank = state.ranks[rollout.rank]
     rank.n_open += phase.is_open - was.is_open
     rank.n_parked += phase.is_parked - was.is_parked
     if phase is Phase.DECODING:
         rank.decoding[rollout.id] = None
-    else:
+    elif was is Phase.DECODING:
         rank.decoding.pop(rollout.id, None)
-    _account(move.state, rank, rollout)
+    note_idleness(move, rank)
+    _account(state, rank, rollout)
     queue(move, rollout)
-    update_placeable(move.state, rank)
+    update_placeable(state, rank)
     move.touched[rank.spec.rank] = None
+
+
+def move_to(move: Move, rollout: Rollout, target: Rank) -> None:
+    """Moves an open rollout to another rank, without its KV; a running turn is to go on there."""
+    phase = Phase.READY if rollout.phase is Phase.DECODING else rollout.phase
+    rollout.held_tokens, rollout.resident = 0, False
+    n_environments, n_working = move.state.n_environments, move.state.n_working
+    n_working += phase.waits_for_driver - rollout.phase.waits_for_driver
+    enter(move, rollout, Phase.ENDED)
+    rollout.rank, rollout.phase = target.spec.rank, Phase.PENDING
+    if phase is Phase.READY:
+        rollout.ready_order = move.state.n_ready
+        move.state.n_ready += 1
+    enter(move, rollout, phase)
+    move.state.n_environments, move.state.n_working = n_environments, n_working
+
+
+def note_idleness(move: Move, rank: Rank) -> None:
+    """Counts the time in which a rollout rank runs no turn."""
+    idle = rank.role is Role.ROLLOUT and not rank.decoding
+    if idle and rank.idle_since_ns is None:
+        rank.idle_since_ns = move.now_ns
+    elif not idle and rank.idle_since_ns is not None:
+        move.state.readiness.idle_rank_ns += move.now_ns - rank.idle_since_ns
+        rank.idle_since_ns = None
 
 
 def _account(state: State, rank: Rank, rollout: Rollout) -> None:
@@ -58,36 +87,27 @@ def _account(state: State, rank: Rank, rollout: Rollout) -> None:
 
 def queue(move: Move, rollout: Rollout) -> None:
     """Files the rollout under its present priority wherever it waits."""
-    rank = move.state.rank_of(rollout)
-    key = move.policies.batching.key(move.state, rollout)
-    if rollout.phase in _WANTS_TURN:
-        rank.ready.put(rollout.id, key)
-    else:
-        rank.ready.discard(rollout.id)
-    if rollout.phase in _PAUSABLE and rollout.held_tokens > 0:
-        rank.idle.put(rollout.id, tuple(-part for part in key))
-    else:
-        rank.idle.discard(rollout.id)
-    if rollout.phase is Phase.PARKED_ACTING:
-        rank.parked_acting.put(rollout.id, key)
-    else:
-        rank.parked_acting.discard(rollout.id)
+    rank, phase = move.state.rank_of(rollout), rollout.phase
+    wants = phase in _WANTS_TURN
+    pausable = rollout.held_tokens > 0 and phase in _PAUSABLE
+    parked = phase is Phase.PARKED_ACTING
+    key = move.policies.batching.key(move.state, rollout) if wants or pausable or parked else ()
+    rank.ready.file(rollout.id, key, wants)
+    rank.idle.file(rollout.id, tuple([-part for part in key]), pausable)
+    rank.parked_acting.file(rollout.id, key, parked)
 
 
 def queue_partial(move: Move, rank: Rank, group: Group) -> None:
     """Files a group with pending members on its rank: evaluation, nearly complete, oldest."""
-    if group.pending:
-        share = group.n_ended / len(group.members)
-        rank.partial.put(group.id, (0 if group.is_evaluation else 1, -share, group.born))
-    else:
-        rank.partial.discard(group.id)
+    key = (0 if group.is_evaluation else 1, -group.share_ended, group.born)
+    rank.partial.file(group.id, key, bool(group.pending))
     update_placeable(move.state, rank)
     move.touched[rank.spec.rank] = None
 
 
 def update_placeable(state: State, rank: Rank) -> None:
     """A rank takes new groups only when none of its own waits; the emptiest comes first."""
-    if rank.partial or rank.version is None:
-        state.placeable.discard(rank.spec.rank)
-    else:
-        state.placeable.put(rank.spec.rank, (rank.expected_tokens - rank.budget_tokens,))
+    takes = rank.role is Role.ROLLOUT and rank.version is not None and not rank.partial
+    state.placeable.file(
+        rank.spec.rank, (rank.expected_tokens - rank.budget_tokens, rank.n_open), takes
+    )

@@ -4,16 +4,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tiderl_jax.core.commands import Command, StepMode
-from tiderl_jax.core.ids import PolicyVersion, RankId
+from tiderl_jax.core.ids import PolicyVersion, RankId, Role, RolloutId
 from tiderl_jax.scheduler.ranking import Key
-from tiderl_jax.scheduler.state import Group, Rank, Rollout, State
+from tiderl_jax.scheduler.readiness import Window
+from tiderl_jax.scheduler.state import Group, Rank, Rollout, State, Step
 
 
 class Admission(Protocol):
     """Which task starts, on which rank, when."""
 
     on_policy: bool  # whether it never lets a version train on another's tokens (bound 0)
-    probes: bool  # whether a group's first prompt is measured before it is placed
+
+    def needs_probe(self, state: State) -> bool:
+        """Whether the first prompt of a group that arrives now is measured before it is placed."""
+        ...
 
     def may_open(self, state: State, group: Group) -> bool:
         """Whether a group without a rank may be placed now."""
@@ -37,6 +41,10 @@ class Batching(Protocol):
         """The order in which rollouts are served; smaller first, no two alike."""
         ...
 
+    def route(self, move: "Move", rollout: Rollout) -> None:
+        """May move a rollout, whose next turn has become ready, to another rank."""
+        ...
+
     def run(self, move: "Move", rank: Rank) -> None:
         """Starts the turns that may start on this rank."""
         ...
@@ -44,6 +52,9 @@ class Batching(Protocol):
 
 class Staleness(Protocol):
     """May a new rollout start; may a trajectory train."""
+
+    drops: bool  # whether groups with tokens older than the bound are dropped
+    trims: bool  # whether the learner leaves tokens older than the bound out of its loss
 
     def demand(self, state: State) -> int:
         """Training groups to request now."""
@@ -57,24 +68,44 @@ class Staleness(Protocol):
         """Whether the learner may start a step while its newest version is not published."""
         ...
 
+    def may_publish(self, state: State) -> bool:
+        """Whether the ranks may swap weights now."""
+        ...
+
     def is_stale(self, state: State, oldest: PolicyVersion, used_at_version: int) -> bool:
         """Whether tokens this old must not train when the trainer is at that version."""
         ...
 
 
-class Pipelining(Protocol):
-    """How scorer and actor share a step."""
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """How a step is to be executed."""
 
-    def mode(self, state: State) -> StepMode:
-        """The mode of the step that starts now."""
+    mode: StepMode
+    n_scorers: int
+
+
+class Pipelining(Protocol):
+    """How scorer and actor share a step, and when the step takes what is ready."""
+
+    def plan(self, state: State, n_groups: int) -> StepPlan | None:
+        """The plan of a step of so many groups that starts now; None: more must be ready first."""
+        ...
+
+    def feed(self, state: State, step: Step) -> list[RolloutId] | None:
+        """Which of the trajectories that wait in the open step are fed now; None: none yet."""
         ...
 
 
 class Scaling(Protocol):
-    """Which ranks roll out."""
+    """Which ranks roll out, which train; asked between an update and its broadcast."""
 
-    def rollout_ranks(self, state: State) -> tuple[RankId, ...]:
-        """The ranks that roll out from now on; asked between an update and its broadcast."""
+    def plan(self, state: State, window: Window | None) -> list[tuple[RankId, Role]]:
+        """The ranks that change their role now, with their new one; no window: the run begins."""
+        ...
+
+    def n_groups(self, state: State) -> int:
+        """Groups that the next step takes: between B_min and B_ideal."""
         ...
 
 
@@ -98,6 +129,7 @@ class Move:
     now_ns: int
     commands: list[Command] = field(default_factory=list[Command])
     touched: dict[RankId, None] = field(default_factory=dict[RankId, None])
+    reconsider: bool = True  # whether training may have something to do or to drop
 
     def say(self, *commands: Command) -> None:
         """Adds commands."""

@@ -42,6 +42,13 @@ class Ranking(Generic[Item]):
             self._heap = [(key, item) for item, key in self._keys.items()]
             heapify(self._heap)
 
+    def file(self, item: Item, key: Key, belongs: bool) -> None:
+        """Adds a member under its key, or removes it where it does not belong."""
+        if belongs:
+            self.put(item, key)
+        else:
+            self._keys.pop(item, None)
+
     def discard(self, item: Item) -> None:
         """Removes a member if it is one."""
         self._keys.pop(item, None)

@@ -7,15 +7,24 @@ from tiderl_jax.core.events import (
     EnvironmentReady,
     RolloutEnded,
     RolloutFailed,
+    TimerFired,
     TurnEnded,
     TurnStop,
 )
 from tiderl_jax.core.ids import PolicyVersion, RolloutId
 from tiderl_jax.core.trajectories import Outcome
-from tiderl_jax.scheduler.groups import complete, count_fault, drop_group, index_oldest, older
+from tiderl_jax.scheduler.groups import (
+    count_fault,
+    drop_group,
+    end_late_groups,
+    member_ended,
+    note_oldest,
+    older,
+    try_again,
+)
 from tiderl_jax.scheduler.phases import enter, queue, queue_partial
 from tiderl_jax.scheduler.policies import Move
-from tiderl_jax.scheduler.state import Group, Phase, Rollout
+from tiderl_jax.scheduler.state import Group, GroupPhase, Phase, Rollout
 
 _GROWTH_WEIGHT = 0.05
 """Of the newest turn in the running mean of growth per turn."""
@@ -47,7 +56,9 @@ def environment_ready(move: Move, event: EnvironmentReady) -> None:
     else:
         rollout.ready_order = state.n_ready
         state.n_ready += 1
+        move.policies.batching.route(move, rollout)
         enter(move, rollout, Phase.PARKED_READY if rollout.phase.is_parked else Phase.READY)
+        move.reconsider = False
 
 
 def _context_full(move: Move, rollout: Rollout) -> None:
@@ -72,7 +83,7 @@ def turn_ended(move: Move, event: TurnEnded) -> None:
     rollout.last_turn_tokens = rollout.held_tokens = rollout.context_tokens
     rollout.oldest_version = older(rollout.oldest_version, event.oldest_version)
     _check_version(move, rollout, event.oldest_version)
-    index_oldest(state, group)
+    move.reconsider = note_oldest(state, group, event.oldest_version)
     if event.stop is TurnStop.LENGTH:
         _end(move, rollout, Outcome.TRUNCATED_LENGTH)
     elif move.now_ns >= rollout.deadline_ns:
@@ -122,12 +133,11 @@ def rollout_ended(move: Move, event: RolloutEnded) -> None:
     _release(move, rollout)
     enter(move, rollout, Phase.ENDED)
     group = move.state.groups[rollout.id.group]
-    group.n_ended += 1
-    move.state.n_begun_members -= 1
-    if group.n_ended == len(group.members):
-        complete(move, group)
-    else:
-        _raise_priority(move, group)
+    member_ended(move, group, rollout)
+    if group.phase is GroupPhase.COMPLETE:
+        return
+    move.reconsider = False
+    _raise_priority(move, group)
 
 
 def _raise_priority(move: Move, group: Group) -> None:
@@ -162,17 +172,17 @@ def _fail(move: Move, rollout_id: RolloutId, reason: str, dropped: DropReason) -
         drop_group(move, group, dropped)
         return
     state.counters.retries += 1
-    again = RolloutId(group.id, rollout_id.member, rollout_id.attempt + 1)
-    group.members[rollout_id.member] = Rollout(again)
-    group.pending.append(rollout_id.member)
-    index_oldest(state, group)
-    queue_partial(move, state.rank_of(rollout), group)
+    try_again(move, group, rollout_id.member)
 
 
-def timer_fired(move: Move) -> None:
+def timer_fired(move: Move, event: TimerFired) -> None:
     """Ends what waits for the scheduler past its deadline; the rest ends at its next event."""
     state = move.state
+    if event.at_ns != state.timer_ns:
+        move.ignore()  # another was set for an earlier time
+        return
     state.timer_ns = None
+    end_late_groups(move)
     while state.deadlines and state.deadlines[0][0] <= move.now_ns:
         rollout = state.rollout(state.deadlines.popleft()[1])
         if rollout is None or rollout.n_turns == 0:
@@ -182,13 +192,21 @@ def timer_fired(move: Move) -> None:
 
 
 def set_timer(move: Move) -> None:
-    """Keeps one timer, for the earliest deadline of a rollout that is still open."""
+    """Keeps a timer for the earliest deadline of a rollout or group that is still open."""
     state = move.state
+    groups = state.group_deadlines
+    if groups and (state.timer_ns is None or groups[0][0] < state.timer_ns):
+        _set_timer(move, groups[0][0])
+    if state.timer_ns is not None:
+        return
     while state.deadlines:
         rollout = state.rollout(state.deadlines[0][1])
         if rollout is not None and rollout.phase.is_open:
-            break
+            _set_timer(move, state.deadlines[0][0])
+            return
         state.deadlines.popleft()
-    if state.deadlines and state.timer_ns is None:
-        state.timer_ns = state.deadlines[0][0]
-        move.say(SetTimer(state.timer_ns))
+
+
+def _set_timer(move: Move, at_ns: int) -> None:
+    move.state.timer_ns = at_ns
+    move.say(SetTimer(at_ns))

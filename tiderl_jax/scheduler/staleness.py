@@ -9,17 +9,21 @@ class BoundedStaleness:
 
     Pacing is AReaL's capacity rule, counted in groups from need, so that a dropped group is
     replaced: `min(max_open - open, (k + version + 1) * B - (accepted + open))`. The version is
-    the one that the ranks serve, in steps: what starts now must fit into the steps up to k later.
+    the one that the ranks serve, in groups trained by it: what starts now must fit into the steps
+    up to k later.
     """
+
+    drops = True
+    trims = False
 
     def demand(self, state: State) -> int:
         """Training groups to request now."""
-        limits, n_open = state.limits, state.n_open_groups
-        n_spoken_for = state.n_accepted_groups + n_open
-        horizon = min(limits.staleness_bound + state.published_step + 1, limits.steps)
-        return min(
-            limits.max_open_groups - n_open, horizon * limits.prompts_per_step - n_spoken_for
-        )
+        limits, learner, n_open = state.limits, state.learner, state.n_open_groups
+        per_step = limits.prompts_per_step
+        horizon = state.published_groups + (limits.staleness_bound + 1) * per_step
+        n_steps_left = limits.steps - learner.steps_done
+        horizon = min(horizon, learner.groups_trained + n_steps_left * per_step)
+        return min(limits.max_open_groups - n_open, horizon - state.n_accepted_groups - n_open)
 
     def may_start(self, state: State, rank: Rank) -> bool:
         """Whether what starts on this rank now can still train when it is first needed.
@@ -36,6 +40,43 @@ class BoundedStaleness:
             return False
         return not self.is_stale(state, state.published, state.learner.version + 1)
 
+    def may_publish(self, state: State) -> bool:
+        """Always: turns that run are interrupted and go on under the new weights."""
+        return True
+
     def is_stale(self, state: State, oldest: PolicyVersion, used_at_version: int) -> bool:
         """Whether the lag would exceed the bound at that version of the trainer."""
         return lag(PolicyVersion(used_at_version), oldest) > state.limits.staleness_bound
+
+
+class PacedStaleness(BoundedStaleness):
+    """AReaL's rule as it stands: pacing alone. Nothing is dropped for its age.
+
+    A long rollout may bring tokens older than the bound; they train, and are counted as not good.
+    """
+
+    drops = False
+
+
+class TrimmedStaleness(PacedStaleness):
+    """Pacing, and what has become too old is left out token by token instead of group by group.
+
+    The trainer masks tokens older than the bound; the younger ones of the same trajectory train.
+    Waits for no straggler, drops no group, so it does not lean against slow tasks.
+    """
+
+    trims = True
+
+
+class BatchwiseStaleness(BoundedStaleness):
+    """One step off: a batch starts when the trainer takes the one before; weights swap between."""
+
+    def demand(self, state: State) -> int:
+        """A whole batch when none is open, or what a batch lost to faults."""
+        if state.n_open_groups:
+            return 0
+        return min(super().demand(state), state.limits.prompts_per_step - len(state.buffer))
+
+    def may_publish(self, state: State) -> bool:
+        """Only between batches: no rollout is interrupted."""
+        return state.n_open_groups == 0

@@ -4,39 +4,25 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tiderl_jax.core.config import PriorityWeights
+from tiderl_jax.core.commands import StepMode
 from tiderl_jax.core.errors import InvariantError
-from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, Role, RolloutId
+from tiderl_jax.scheduler.elastic import Elastic
+from tiderl_jax.scheduler.limits import Limits
 from tiderl_jax.scheduler.ranking import Ranking
+from tiderl_jax.scheduler.readiness import Readiness
+from tiderl_jax.scheduler.step_costs import StepCosts
 
 
 @dataclass(frozen=True, slots=True)
 class RankSpec:
-    """One rollout rank: what it can decode at once and how much KV it holds."""
+    """One rank: its role at the start, what it can decode at once, how much KV it holds."""
 
     rank: RankId
+    role: Role
     n_slots: int
     budget_tokens: int  # of the KV pool
     page_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The frozen numbers that decisions are held to."""
-
-    steps: int
-    prompts_per_step: int
-    max_tokens_per_turn: int
-    max_context_tokens: int
-    deadline_ns: int  # of a whole rollout, from its admission
-    staleness_bound: int  # versions
-    max_open_groups: int
-    max_open_environments: int
-    priority: PriorityWeights
-    n_evaluation_tasks: int
-    evaluate_every_steps: int
-    max_attempts: int
-    max_faults: int
 
 
 class Phase(Enum):
@@ -79,6 +65,7 @@ class Rollout:
     held_tokens: int = 0  # of the context, those whose KV is kept between turns
     last_turn_tokens: int = 0  # the context when the last turn ended (before: the prompt)
     n_turns: int = 0
+    since_ns: int = 0  # in its phase
     deadline_ns: int = 0
     oldest_version: PolicyVersion | None = None  # among its sampled tokens
     ready_order: int = 0  # when it became ready, as a count of such moments
@@ -102,15 +89,19 @@ class Group:
 
     id: GroupId
     born: int  # order of arrival; smaller is older
+    n_needed: int  # members that must end
     members: list[Rollout]  # the current attempt of each
     pending: deque[int]  # members to be admitted
+    since_ns: int  # in its phase
     phase: GroupPhase = GroupPhase.UNPROBED
     begun: bool = False  # all its members may have an environment
     n_probes: int = 0
     holds_probe: bool = False  # the probe's environment waits for the first member
     prompt_tokens: int = 0  # of the first turn, as probed; 0 where nobody probes
     rank: RankId | None = None  # all members run here, for the sake of their common prefix
-    n_ended: int = 0
+    deadline_ns: int | None = None
+    topped_up: bool = False  # its late members were replaced once
+    ended: dict[RolloutId, int] = field(default_factory=dict[RolloutId, int])  # context tokens
     oldest_version: PolicyVersion | None = None  # among all members' sampled tokens
 
     @property
@@ -118,13 +109,26 @@ class Group:
         """Whether the group is scored only."""
         return self.id.purpose.is_evaluation
 
+    @property
+    def n_unfinished(self) -> int:
+        """Members that may still come to hold an environment and KV."""
+        return len(self.members) - len(self.ended)
+
+    @property
+    def share_ended(self) -> float:
+        """How nearly complete it is."""
+        return len(self.ended) / self.n_needed
+
 
 @dataclass(slots=True)
 class Rank:
-    """One rollout rank and the rollouts on it."""
+    """One rank and the rollouts on it."""
 
     spec: RankSpec
-    version: PolicyVersion | None = None  # served now; None until the first weights are loaded
+    role: Role | None  # None: on its way to another role, or lost
+    version: PolicyVersion | None = None  # served now; None until weights are loaded
+    loading: PolicyVersion | None = None  # published to it and not proved yet
+    idle_since_ns: int | None = None  # rolls out, but no turn runs; None: one runs
     n_open: int = 0  # admitted rollouts that have not ended
     n_parked: int = 0
     used_tokens: int = 0  # KV kept for waiting rollouts + KV that running turns may come to need
@@ -158,15 +162,41 @@ class Rank:
 
 
 @dataclass(slots=True)
+class Step:
+    """A training step that is open."""
+
+    mode: StepMode
+    n_scorers: int
+    n_workers: int  # trainer ranks that train
+    n_groups: int  # that it takes in all
+    began_ns: int
+    groups: dict[GroupId, PolicyVersion] = field(
+        default_factory=dict[GroupId, PolicyVersion]
+    )  # used up so far, with their oldest version
+    waiting: dict[RolloutId, int] = field(
+        default_factory=dict[RolloutId, int]
+    )  # trajectories of these groups that are not fed yet, with their tokens
+    unfed: dict[GroupId, None] = field(default_factory=dict[GroupId, None])  # told by the next feed
+    n_streamed: int = 0  # microbatches
+    n_feeds: int = 0
+    n_trained: int = 0  # feeds whose gradients have been added up
+    closed: bool = False  # it has had its last feed
+
+    @property
+    def n_missing(self) -> int:
+        """Groups that it still takes."""
+        return self.n_groups - len(self.groups)
+
+
+@dataclass(slots=True)
 class Learner:
     """The trainer: what it has done and what it trains on now."""
 
     version: PolicyVersion
     digest: str | None  # of this version's weights; None until someone proved it
     steps_done: int
-    training: dict[GroupId, PolicyVersion] = field(
-        default_factory=dict[GroupId, PolicyVersion]
-    )  # oldest version of each group of the running step; empty: idle
+    groups_trained: int  # by the steps that are done
+    step: Step | None = None
 
 
 @dataclass(slots=True)
@@ -186,6 +216,8 @@ class Counters:
     retries: int = 0
     pauses: int = 0
     resumes: int = 0
+    escapes: int = 0  # paused rollouts that went on elsewhere
+    lost_ranks: int = 0
     ignored_events: int = 0  # late, duplicate or unknown
     dropped_groups: dict[str, int] = field(default_factory=dict[str, int])  # by reason
 
@@ -195,7 +227,10 @@ class State:
     """The whole state of the scheduler."""
 
     limits: Limits
+    costs: StepCosts
     learner: Learner
+    readiness: Readiness
+    elastic: Elastic
     ranks: dict[RankId, Rank]
     counters: Counters
     next_train_index: int  # training groups below it have arrived, except `returning`
@@ -203,7 +238,8 @@ class State:
     evaluated_step: int | None  # the last evaluation that ended, in steps done
     n_evaluations: int  # that ended
     groups: dict[GroupId, Group] = field(default_factory=dict[GroupId, Group])
-    buffer: dict[GroupId, None] = field(default_factory=dict[GroupId, None])  # by completion
+    buffer: dict[GroupId, int] = field(default_factory=dict[GroupId, int])  # in order; tokens
+    buffer_tokens: int = 0
     by_oldest: dict[PolicyVersion, dict[GroupId, None]] = field(
         default_factory=dict[PolicyVersion, dict[GroupId, None]]
     )  # training groups that have sampled, the buffer included
@@ -213,16 +249,27 @@ class State:
     requested: dict[Purpose, int] = field(default_factory=dict[Purpose, int])  # not arrived yet
     n_open_groups: int = 0  # training groups that arrived and are not complete
     n_begun_members: int = 0  # not ended, of groups that are probed or placed
+    n_unfinished_members: int = 0  # of all groups that arrived
+    n_working: int = 0  # rollouts about which a driver owes an event
     n_environments: int = 0  # open now, those opened by probes included
     growth_tokens: float = 0.0  # expected growth of a context in one turn
     published: PolicyVersion | None = None  # the last version sent to the ranks
     published_digest: str | None = None  # of that version; None until a rank proved one
+    published_groups: int = 0  # that had trained by that version
+    n_rollout_ranks: int = 0
+    pool_tokens: int = 0  # of all rollout ranks
     n_loading: int = 0  # ranks that have not proved it yet
+    n_changing: int = 0  # ranks whose `RankReady` is owed
     evaluation: Evaluation | None = None
     deadlines: deque[tuple[int, RolloutId]] = field(
         default_factory=deque[tuple[int, RolloutId]]
     )  # in order, since every rollout has the same time
+    group_deadlines: deque[tuple[int, GroupId]] = field(
+        default_factory=deque[tuple[int, GroupId]]
+    )  # likewise
     timer_ns: int | None = None
+    now_ns: int = 0
+    lockstep_order: int = 0  # batching `lockstep`: rollouts that were ready before it may run
     n_born: int = 0
     n_ready: int = 0
     stopping: bool = False
@@ -249,22 +296,27 @@ class State:
             raise InvariantError(f"Rollout {rollout.id} has no rank.")
         return self.ranks[rollout.rank]
 
+    def with_role(self, role: Role) -> list[Rank]:
+        """The ranks of a role."""
+        return [rank for rank in self.ranks.values() if rank.role is role]
+
+    @property
+    def n_trainers(self) -> int:
+        """Ranks that the trainer has; those of a shared machine are the rollout ranks."""
+        return self.limits.n_shared_trainers or len(self.with_role(Role.TRAINER))
+
     @property
     def n_accepted_groups(self) -> int:
         """Groups that trained, train, or wait in the buffer; dropped ones do not count."""
-        trained = self.learner.steps_done * self.limits.prompts_per_step
-        return trained + len(self.learner.training) + len(self.buffer)
-
-    @property
-    def published_step(self) -> int:
-        """Steps done by the version that the ranks serve, or load now."""
-        published = self.learner.version if self.published is None else self.published
-        return self.learner.steps_done - (self.learner.version - published)
+        step = self.learner.step
+        n_training = len(step.groups) if step else 0
+        return self.learner.groups_trained + n_training + len(self.buffer)
 
     @property
     def next_use_version(self) -> int:
         """The trainer's version when a group that completes now can train at the earliest."""
-        return self.learner.version + (1 if self.learner.training else 0)
+        step = self.learner.step
+        return self.learner.version + (step is not None and step.n_missing == 0)
 
     def may_begin(self, group: Group) -> bool:
         """Whether all members of the group may have an environment, or it would be alone."""

@@ -19,6 +19,7 @@ class VirtualClock:
         self.now_ns = 0
         self._n_scheduled = 0
         self._heap: list[tuple[int, int, Happening]] = []
+        self._last_words: list[Callable[[], None]] = []
 
     def after(self, delay_s: float, happening: Happening) -> None:
         """Schedules a happening `delay_s` from now."""
@@ -27,7 +28,13 @@ class VirtualClock:
     def at(self, at_ns: int, happening: Happening) -> None:
         """Schedules a happening; one in the past happens at once."""
         self._n_scheduled += 1
-        heapq.heappush(self._heap, (max(at_ns, self.now_ns), self._n_scheduled, happening))
+        if at_ns < self.now_ns:
+            at_ns = self.now_ns
+        heapq.heappush(self._heap, (at_ns, self._n_scheduled, happening))
+
+    def before_it_moves(self, action: Callable[[], None]) -> None:
+        """Calls `action` once, when all commands of this moment have been carried out."""
+        self._last_words.append(action)
 
     def next(self) -> tuple[Event, int]:
         """Moves time to the next event.
@@ -35,9 +42,15 @@ class VirtualClock:
         Raises:
           InvariantError: nothing will ever happen again.
         """
-        while self._heap:
-            self.now_ns, _, happening = heapq.heappop(self._heap)
+        heap, last_words = self._heap, self._last_words
+        while True:
+            if last_words:
+                for action in last_words:
+                    action()
+                last_words.clear()
+            if not heap:
+                raise InvariantError("Nothing is scheduled in virtual time: the run has stalled.")
+            self.now_ns, _, happening = heapq.heappop(heap)
             event = happening()
             if event is not None:
                 return event, self.now_ns
-        raise InvariantError("Nothing is scheduled in virtual time: the run has stalled.")

@@ -1,72 +1,79 @@
-"""The virtual driver: carries commands out on a simulated world and answers with events."""
+"""The virtual driver: carries commands out on a simulated world and answers with events.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+It believes the scheduler nothing: a command that contradicts the state of the world is an
+`InvariantError`.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tiderl_jax.core import commands, events
-from tiderl_jax.core.commands import Command, DropReason
-from tiderl_jax.core.config import EnvironmentConfig, RolloutConfig
+from tiderl_jax.core.commands import Command
+from tiderl_jax.core.config import ExperimentConfig
 from tiderl_jax.core.errors import InvariantError
 from tiderl_jax.core.events import Event, TurnStop
-from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId, RolloutId
+from tiderl_jax.core.ids import GroupId, PolicyVersion, RankId, Role, RolloutId
 from tiderl_jax.core.trajectories import Outcome
+from tiderl_jax.report.facts import RolloutFacts
+from tiderl_jax.scheduler.presets import policies
 from tiderl_jax.scheduler.state import RankSpec
-from tiderl_jax.simulator.clock import Happening, VirtualClock
-from tiderl_jax.simulator.engine import VirtualRank
-from tiderl_jax.simulator.episodes import Episode
-from tiderl_jax.simulator.profile import CostModel, Draws
-
-
-@dataclass(slots=True)
-class Tally:
-    """What the simulated world did."""
-
-    trained_tokens: int = 0
-    sampled_tokens: int = 0
-    found_tokens: int = 0
-    prefilled_tokens: int = 0
-    trained_groups: list[GroupId] = field(default_factory=list[GroupId])
-    dropped_groups: dict[GroupId, DropReason] = field(default_factory=dict[GroupId, DropReason])
-    lags: list[int] = field(default_factory=list[int])
-    evaluated: list[tuple[RolloutId, PolicyVersion]] = field(
-        default_factory=list[tuple[RolloutId, PolicyVersion]]
-    )  # rollouts of evaluations that ended, and the version they sampled under
-    outcomes: dict[Outcome, int] = field(default_factory=dict[Outcome, int])
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """All that defines a simulated run besides the scheduler."""
-
-    rollout: RolloutConfig
-    environment: EnvironmentConfig
-    ranks: tuple[RankSpec, ...]
-    costs: CostModel
-    draws: Draws
+from tiderl_jax.simulator.clock import VirtualClock
+from tiderl_jax.simulator.cluster import VirtualCluster
+from tiderl_jax.simulator.costs import CostModel
+from tiderl_jax.simulator.draws import Draws
+from tiderl_jax.simulator.engine import Turn, VirtualRank
+from tiderl_jax.simulator.environments import VirtualEnvironments
+from tiderl_jax.simulator.episodes import Episode, Episodes
+from tiderl_jax.simulator.learner import VirtualLearner
+from tiderl_jax.simulator.tally import Tally
+from tiderl_jax.simulator.tasks import VirtualTasks
+from tiderl_jax.simulator.trainer import VirtualTrainer
 
 
 class VirtualDriver:
     """Event source and executor of `scheduler.loop.run` in virtual time."""
 
-    def __init__(self, world: World, saved: Mapping[str, Any]) -> None:
-        """`saved` is the snapshot of the scheduler that the run goes on from."""
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        ranks: tuple[RankSpec, ...],
+        costs: CostModel,
+        draws: Draws,
+        saved: Mapping[str, Any],
+        on_rollout: Callable[[RolloutFacts], None],
+    ) -> None:
+        """`saved` is the snapshot of the scheduler that the run goes on from.
+
+        `on_rollout` gets the facts of a rollout before the event that tells of its end.
+        """
         self.tally = Tally()
-        self._world = world
-        self._draws = world.draws
+        self._config = config
+        self._costs = costs
+        self._draws = draws
+        self._on_rollout = on_rollout
         self._clock = VirtualClock()
-        self._version = PolicyVersion(saved["version"])
-        self._unfinished: list[int] = list(saved["unfinished_train_indices"])
-        self._next_index = dict.fromkeys(Purpose, 0) | {Purpose.TRAIN: saved["next_train_index"]}
-        self._ranks = {
-            spec.rank: VirtualRank(spec, world.costs, world.rollout.max_tokens_per_turn)
-            for spec in world.ranks
-        }
-        self._episodes: dict[RolloutId, Episode] = {}
-        self._finished: dict[GroupId, list[Episode]] = {}
-        self._n_probes: dict[GroupId, int] = {}
+        self._episodes = Episodes()
+        self._tasks = VirtualTasks(config, saved)
+        self._engines = {spec.rank: self._new_engine(spec) for spec in ranks}
+        self._cluster = VirtualCluster(ranks, self._engines, self._clock, costs, draws, self.tally)
+        self._environments = VirtualEnvironments(
+            self._clock, draws, config.environment, self.tally, self._answered, self._failed
+        )
+        self._learner = VirtualLearner(
+            PolicyVersion(saved["version"]),
+            VirtualTrainer(self._clock, costs.step, self._update_s),
+            self._episodes,
+            self.tally,
+            self._trainer_rests,
+            trimmed_beyond=_trimmed_beyond(config),
+        )
+        self._probed: set[GroupId] = set()  # their first member finds its environment open
+        self._shared = self._shared_engines()
+        self._duplicates = config.simulation.faults.duplicate > 0
         self._again: Event | None = None
         self._n_events = 0
+        self._handlers = self._all_handlers()
 
     def stop_at(self, at_ns: int) -> None:
         """Asks for a clean stop at this time."""
@@ -78,229 +85,281 @@ class VirtualDriver:
             again, self._again = self._again, None
             return again, self._clock.now_ns
         event, now_ns = self._clock.next()
-        self._n_events += 1
-        if self._draws.is_duplicated(self._n_events):
-            self._again = event
+        if self._duplicates:
+            self._n_events += 1
+            if self._draws.is_duplicated(self._n_events):
+                self.tally.faults["duplicate"] += 1
+                self._again = event
         return event, now_ns
 
     def execute(self, command: Command, now_ns: int) -> None:
         """Schedules what the command leads to."""
-        match command:
-            case commands.RequestTasks(purpose, n_groups):
-                self._bring(purpose, n_groups)
-            case commands.Probe(group):
-                self._probe(group)
-            case commands.Admit(rollout, rank):
-                self._admit(rollout, rank)
-            case commands.RunTurn(rollout, rank):
-                self._run_turn(self._episodes[rollout], self._ranks[rank])
-            case commands.StepEnvironment(rollout):
-                self._work(self._episodes[rollout], lambda: self._answer(rollout))
-            case commands.Pause(rollout, rank):
-                self._ranks[rank].pause(rollout)
-            case commands.Resume(rollout, rank):
-                self._ranks[rank].resume(rollout)
-            case commands.Release(rollout, rank):
-                self._ranks[rank].release(rollout)
-            case commands.PauseEnvironment(rollout):
-                self._episodes[rollout].stop_clock(now_ns)
-            case commands.ResumeEnvironment(rollout):
-                self._episodes[rollout].run_clock(now_ns)
-                self._set_alarm(self._episodes[rollout])
-            case commands.EndRollout(rollout, outcome):
-                self._episodes[rollout].end_work()
-                self._soon(lambda: self._end(self._episodes.get(rollout), outcome))
-            case commands.DropGroup(group, reason):
-                self._drop(group, reason)
-            case commands.StartStep(step, groups, _):
-                self._train(step, groups)
-            case commands.Publish(version, ranks):
-                self._publish(version, ranks)
-            case commands.SetTimer(at_ns):
-                self._clock.at(at_ns, lambda: events.TimerFired(at_ns))
-            case commands.Finish() | commands.Abort():
-                pass
+        self._handlers[type(command)](command)
 
-    def _soon(self, happening: Happening) -> None:
-        self._clock.after(self._world.costs.request_s, happening)
+    def _all_handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        return {
+            commands.RequestTasks: self._bring,
+            commands.Probe: self._probe,
+            commands.Admit: self._admit,
+            commands.RunTurn: self._run_turn,
+            commands.StepEnvironment: self._step_environment,
+            commands.Migrate: self._migrate,
+            commands.Pause: self._pause,
+            commands.Resume: self._resume,
+            commands.Release: self._release,
+            commands.PauseEnvironment: self._pause_environment,
+            commands.ResumeEnvironment: self._resume_environment,
+            commands.EndRollout: self._end_rollout,
+            commands.DropRollout: self._drop_rollout,
+            commands.DropGroup: self._drop_group,
+            commands.StartStep: self._start_step,
+            commands.Feed: self._feed,
+            commands.Repartition: self._repartition,
+            commands.Publish: self._publish,
+            commands.SetTimer: self._set_timer,
+            commands.Finish: _ignore,
+            commands.Abort: _ignore,
+        }
+
+    def _new_engine(self, spec: RankSpec) -> VirtualRank:
+        return VirtualRank(
+            spec,
+            self._costs,
+            self._clock,
+            self._turn_ended,
+            max_tokens_per_turn=self._config.rollout.max_tokens_per_turn,
+            drops_kv=self._config.decoder.kv_after_update == "drop",
+        )
 
     # Tasks and environments.
 
-    def _bring(self, purpose: Purpose, n_groups: int) -> None:
-        groups = tuple(GroupId(purpose, self._take_index(purpose)) for _ in range(n_groups))
-        n_members = 1 if purpose.is_evaluation else self._world.rollout.samples_per_prompt
-        self._soon(lambda: events.TasksArrived(groups, n_members))
+    def _bring(self, command: commands.RequestTasks) -> None:
+        purpose = command.purpose
+        groups = tuple(self._tasks.take(purpose) for _ in range(command.n_groups))
+        if not purpose.is_evaluation:
+            for group in groups:
+                self.tally.workload(self._draws.workload(group)).asked_groups += 1
+        arrived = events.TasksArrived(groups, self._tasks.n_members(purpose))
+        self._clock.after(self._costs.request_s, lambda: arrived)
 
-    def _take_index(self, purpose: Purpose) -> int:
-        if purpose is Purpose.TRAIN and self._unfinished:
-            return self._unfinished.pop(0)
-        self._next_index[purpose] += 1
-        return self._next_index[purpose] - 1
+    def _probe(self, command: commands.Probe) -> None:
+        group = command.group
+        delay_s = self._draws.episode(RolloutId(group, 0)).delays_s[0]
+        self._environments.probe(group, delay_s, partial(self._probed.add, group))
 
-    def _probe(self, group: GroupId) -> None:
-        attempt = self._n_probes[group] = self._n_probes.get(group, 0) + 1
-        event: Event = events.ProbeMeasured(group, self._draws.prompt_tokens(group))
-        if self._draws.probe_fails(group, attempt):
-            event = events.ProbeFailed(group, "the probe failed")
-        self._clock.after(self._draws.delay_s(RolloutId(group, 0), 0), lambda: event)
+    def _admit(self, command: commands.Admit) -> None:
+        rollout, group = command.rollout, command.rollout.group
+        self._cluster.rolling_out(command.rank)
+        episode = Episode(
+            rollout,
+            command.rank,
+            self._draws.workload(group),
+            self._draws.prompt_tokens(group),
+            self._draws.episode(rollout),
+            self._clock.now_ns,
+        )
+        self._episodes.begin(episode)
+        if group in self._probed:
+            self._probed.discard(group)
+            self._environments.open_already(episode)
+        else:
+            self._environments.work(episode)
 
-    def _admit(self, rollout: RolloutId, rank: RankId) -> None:
-        episode = Episode(rollout, rank, self._draws.n_turns(rollout))
-        self._episodes[rollout] = episode
+    def _step_environment(self, command: commands.StepEnvironment) -> None:
+        episode = self._episodes.under_way(command.rollout)
+        if episode.n_turns == 0 or episode.turn is not None:
+            raise InvariantError(f"The environment of {command.rollout} has no turn to answer.")
+        self._environments.work(episode)
 
-        def ready() -> Event:
-            episode.context_tokens = self._draws.prompt_tokens(rollout.group)
-            return events.EnvironmentReady(rollout, episode.context_tokens)
-
-        self._work(episode, ready)
-
-    def _work(self, episode: Episode, answer: Happening) -> None:
-        """The environment works; it answers, crashes or hangs, under a deadline."""
-        episode.begin_work(self._clock.now_ns, self._world.environment.step_deadline_s)
-        self._set_alarm(episode)
-        rollout, turn = episode.rollout, episode.n_turns
-        fault = self._draws.environment_fault(rollout, turn)
-        if fault == "hang":
-            return
-
-        def done() -> Event | None:
-            if not episode.end_work():
-                return events.EnvironmentReady(
-                    rollout, 1
-                )  # too late: it has been failed or dropped
-            return answer() if not fault else self._fail(episode, "the environment crashed")
-
-        self._clock.after(self._draws.delay_s(rollout, turn), done)
-
-    def _set_alarm(self, episode: Episode) -> None:
-        if not episode.working:
-            return
-        alarm = episode.alarm
-
-        def expired() -> Event | None:
-            if episode.alarm != alarm or not episode.end_work():
-                return None
-            return self._fail(episode, "the environment did not answer in time")
-
-        self._clock.at(episode.deadline_ns, expired)
-
-    def _answer(self, rollout: RolloutId) -> Event | None:
-        episode = self._episodes[rollout]
-        if episode.n_turns >= episode.planned_turns:
+    def _answered(self, episode: Episode) -> Event | None:
+        plan, turn = episode.plan, episode.n_turns
+        if turn >= plan.n_turns:
             return self._end(episode, Outcome.FINISHED)
-        if episode.n_turns >= self._world.environment.max_turns:
+        if turn >= self._config.environment.max_turns:
             return self._end(episode, Outcome.TRUNCATED_TURNS)
-        n_tokens = self._draws.observation_tokens(rollout, episode.n_turns)
+        n_tokens = episode.prompt_tokens if turn == 0 else plan.observation_tokens[turn - 1]
         episode.context_tokens += n_tokens
-        return events.EnvironmentReady(rollout, n_tokens)
+        return events.EnvironmentReady(episode.rollout, n_tokens)
 
-    def _fail(self, episode: Episode, reason: str) -> Event:
-        self._episodes.pop(episode.rollout, None)
+    def _failed(self, episode: Episode, reason: str) -> Event:
+        self._episodes.forget(episode)
         return events.EnvironmentFailed(episode.rollout, reason)
+
+    def _pause_environment(self, command: commands.PauseEnvironment) -> None:
+        self._environments.stop_clock(self._episodes.under_way(command.rollout))
+
+    def _resume_environment(self, command: commands.ResumeEnvironment) -> None:
+        self._environments.run_clock(self._episodes.under_way(command.rollout))
 
     # Turns.
 
-    def _run_turn(self, episode: Episode, rank: VirtualRank) -> None:
-        rollout, turn = episode.rollout, episode.n_turns
-        if rank.version is None or episode.working:
-            raise InvariantError(f"Rollout {rollout} runs a turn without weights or observation.")
-        found = rank.begin_turn(rollout, episode.context_tokens)
-        prefilled = episode.context_tokens - found
-        generated, is_cut = self._draws.turn(rollout, turn, self._world.rollout.max_tokens_per_turn)
-        version = rank.version
-        stop = TurnStop.LENGTH if is_cut else TurnStop.END_OF_TURN
-        ended = events.TurnEnded(rollout, episode.rank, stop, generated, found, prefilled, version)
+    def _run_turn(self, command: commands.RunTurn) -> None:
+        episode = self._episodes.under_way(command.rollout)
+        if episode.working or episode.parked or episode.rank != command.rank:
+            raise InvariantError(
+                f"Rollout {command.rollout} runs a turn on rank {command.rank}, but it is on rank "
+                f"{episode.rank}, is paused, or lacks an observation."
+            )
+        if episode.turn is None:
+            n_tokens = episode.plan.generated_tokens[episode.n_turns]
+            episode.turn = Turn(
+                command.rollout, episode.prompt_tokens, episode.context_tokens, n_tokens
+            )
+        self._cluster.rolling_out(command.rank).begin(episode.turn)
 
-        def done() -> Event:
-            if self._episodes.get(rollout) is not episode:
-                return ended  # too late: its group was dropped
-            if self._draws.engine_fails(rollout, turn):
-                rank.forget(rollout)
-                del self._episodes[rollout]
-                return events.RolloutFailed(rollout, "the engine lost the turn")
-            episode.context_tokens += generated
-            rank.end_turn(rollout, episode.context_tokens)
-            self._count_turn(episode, ended)
-            return ended
-
-        self._clock.after(rank.turn_s(prefilled, generated), done)
-
-    def _count_turn(self, episode: Episode, turn: events.TurnEnded) -> None:
-        episode.n_turns += 1
-        episode.sampled_tokens += turn.generated_tokens
-        known = episode.oldest_version
-        episode.oldest_version = (
-            turn.oldest_version if known is None else min(known, turn.oldest_version)
+    def _turn_ended(self, turn: Turn) -> Event:
+        episode = self._episodes.under_way(turn.rollout)
+        number = episode.n_turns
+        if self._draws.engine_fails(turn.rollout, number):
+            self.tally.faults["engine"] += 1
+            self._forget(episode)
+            return events.RolloutFailed(turn.rollout, "the engine lost the turn")
+        episode.take_turn(turn)
+        return events.TurnEnded(
+            turn.rollout,
+            episode.rank,
+            TurnStop.LENGTH if episode.plan.cut[number] else TurnStop.END_OF_TURN,
+            turn.n_tokens,
+            turn.found_tokens,
+            turn.prefilled_tokens,
+            turn.sampled[0][0],
         )
-        self.tally.sampled_tokens += turn.generated_tokens
-        self.tally.found_tokens += turn.found_tokens
-        self.tally.prefilled_tokens += turn.prefilled_tokens
 
-    def _end(self, episode: Episode | None, outcome: Outcome) -> Event | None:
-        if episode is None or episode.rollout not in self._episodes:
-            return None  # dropped meanwhile
+    def _migrate(self, command: commands.Migrate) -> None:
+        episode = self._episodes.under_way(command.rollout)
+        self._cluster.rolling_out(command.rank)
+        self._engines[episode.rank].interrupt(command.rollout)
+        episode.rank = command.rank
+
+    def _pause(self, command: commands.Pause) -> None:
+        episode = self._on_rank(command.rollout, command.rank)
+        if episode.parked:
+            raise InvariantError(f"Rollout {command.rollout} is paused twice.")
+        self._engines[command.rank].release(command.rollout)
+        episode.parked = True
+
+    def _resume(self, command: commands.Resume) -> None:
+        episode = self._on_rank(command.rollout, command.rank)
+        if not episode.parked:
+            raise InvariantError(f"Rollout {command.rollout} is resumed but not paused.")
+        episode.parked = False
+
+    def _on_rank(self, rollout: RolloutId, rank: RankId) -> Episode:
+        episode = self._episodes.under_way(rollout)
+        if episode.rank != rank:
+            raise InvariantError(f"Rollout {rollout} is on rank {episode.rank}, not on {rank}.")
+        return episode
+
+    def _release(self, command: commands.Release) -> None:
+        self._engines[command.rank].release(command.rollout)
+
+    # Ends.
+
+    def _end_rollout(self, command: commands.EndRollout) -> None:
+        episode = self._episodes.under_way(command.rollout)
+        self._environments.close(episode)
+
+        def ended() -> Event | None:
+            return None if episode.is_over else self._end(episode, command.outcome)
+
+        self._clock.after(self._costs.request_s, ended)
+
+    def _end(self, episode: Episode, outcome: Outcome) -> Event:
         rollout = episode.rollout
-        del self._episodes[rollout]
-        if episode.oldest_version is None:
+        if not episode.sampled:
+            self._forget(episode)
             return events.RolloutFailed(rollout, "no token was captured")
-        self.tally.outcomes[outcome] = self.tally.outcomes.get(outcome, 0) + 1
+        self._episodes.end(episode, self._clock.now_ns)
+        self.tally.outcomes[outcome] += 1
         if rollout.group.purpose.is_evaluation:
             self.tally.evaluated.append((rollout, episode.oldest_version))
         else:
-            self._finished.setdefault(rollout.group, []).append(episode)
+            self.tally.workload(episode.workload).ended.add(episode)
+        self._on_rollout(
+            RolloutFacts(
+                rollout=rollout,
+                reward=episode.plan.reward,
+                outcome=outcome,
+                n_turns=episode.n_turns,
+                model_tokens=episode.n_sampled_tokens,
+                context_tokens=episode.trained_context_tokens,
+                start_version=episode.start_version,
+            )
+        )
         return events.RolloutEnded(rollout, outcome)
 
-    def _drop(self, group: GroupId, reason: DropReason) -> None:
-        self.tally.dropped_groups[group] = reason
-        self._finished.pop(group, None)
-        for rollout in [rollout for rollout in self._episodes if rollout.group == group]:
-            episode = self._episodes.pop(rollout)
-            episode.end_work()
-            self._ranks[episode.rank].forget(rollout)
+    def _drop_rollout(self, command: commands.DropRollout) -> None:
+        self.tally.dropped_rollouts[command.reason] += 1
+        for episode in self._episodes.of(command.rollout.group):
+            if episode.rollout == command.rollout:
+                self._forget(episode)
 
-    # The learner and its weights.
+    def _drop_group(self, command: commands.DropGroup) -> None:
+        group = command.group
+        self._probed.discard(group)
+        for episode in self._episodes.of(group):
+            self._forget(episode)
+        if not group.purpose.is_evaluation:
+            self.tally.dropped_groups[group] = command.reason
+            self.tally.workload(self._draws.workload(group)).dropped_groups += 1
 
-    def _train(self, step: int, groups: tuple[GroupId, ...]) -> None:
-        episodes = [episode for group in groups for episode in self._finished.pop(group)]
-        self.tally.trained_groups.extend(groups)
-        version = self._version
-        lags = tuple(version - (episode.oldest_version or 0) for episode in episodes)
-        trained = sum(episode.sampled_tokens for episode in episodes)
-        context = sum(episode.context_tokens for episode in episodes)
-        self.tally.lags.extend(lags)
-        self.tally.trained_tokens += trained
+    def _forget(self, episode: Episode) -> None:
+        self._environments.close(episode)
+        self._engines[episode.rank].interrupt(episode.rollout)
+        self._episodes.forget(episode)
 
-        def done() -> Event:
-            self._version = PolicyVersion(version + 1)
-            return events.Updated(
-                step=step,
-                version=self._version,
-                digest=_digest(self._version),
-                trained_tokens=trained,
-                context_tokens=context,
-                untrained_tokens=(),
-                n_microbatches=1,
-                lags=lags,
-                reward_mean=0.0,
-            )
+    # The learner, its weights, the ranks.
 
-        self._clock.after(context * self._world.costs.learner_s_per_token, done)
+    def _start_step(self, command: commands.StartStep) -> None:
+        self._learner.start(command, self._trainer_ranks())
 
-    def _publish(self, version: PolicyVersion, ranks: tuple[RankId, ...]) -> None:
-        if version != self._version:
+    def _feed(self, command: commands.Feed) -> None:
+        for engine in self._shared:
+            engine.stand_still()
+        self._learner.feed(command)
+
+    def _trainer_rests(self) -> None:
+        for engine in self._shared:
+            engine.go_on()
+
+    def _trainer_ranks(self) -> list[RankId]:
+        """Its ranks; on shared devices they are named by their numbers."""
+        partition = self._config.partition
+        if partition.share_devices:
+            return [RankId(device) for device in range(partition.actor_devices)]
+        return self._cluster.with_role(Role.TRAINER)
+
+    def _shared_engines(self) -> list[VirtualRank]:
+        """Ranks that stand still while the trainer works, since it has their devices."""
+        partition = self._config.partition
+        n_shared = partition.actor_devices if partition.share_devices else 0
+        return [engine for rank, engine in self._engines.items() if rank < n_shared]
+
+    def _update_s(self, n_ranks: int) -> float:
+        return self._config.learner.updates_per_step * self._costs.update_s(n_ranks)
+
+    def _repartition(self, command: commands.Repartition) -> None:
+        if self._learner.has_open_step:
+            raise InvariantError(f"Rank {command.rank} changes its role while a step is open.")
+        self._cluster.repartition(command.rank, command.role)
+
+    def _publish(self, command: commands.Publish) -> None:
+        if command.version != self._learner.version:
             raise InvariantError(
-                f"Version {version} is published; the learner has {self._version}."
+                f"Version {command.version} is published; the learner has {self._learner.version}."
             )
-        for rank in ranks:
-            self._clock.after(
-                self._world.costs.publish_s * (1 + 0.1 * rank),
-                lambda rank=rank: self._loaded(rank, version),
-            )
+        self._cluster.publish(command.version, command.ranks)
 
-    def _loaded(self, rank: RankId, version: PolicyVersion) -> Event:
-        self._ranks[rank].load(version)
-        return events.WeightsLoaded(rank, version, _digest(version))
+    def _set_timer(self, command: commands.SetTimer) -> None:
+        at_ns = command.at_ns
+        self._clock.at(at_ns, lambda: events.TimerFired(at_ns))
 
 
-def _digest(version: PolicyVersion) -> str:
-    return f"weights-{version}"
+def _ignore(command: Command) -> None:
+    """The loop ends by itself."""
+
+
+def _trimmed_beyond(config: ExperimentConfig) -> int | None:
+    """The lag beyond which tokens are left out of the loss; None: none are."""
+    trims = policies(config.scheduler).staleness.trims
+    return config.scheduler.staleness_bound if trims else None

@@ -1,102 +1,79 @@
-"""One simulated run: the real scheduler and event loop over a virtual driver."""
+"""One simulated run: the real scheduler, event loop and ledger over a virtual driver."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tiderl_jax.core.commands import Abort, Finish
-from tiderl_jax.core.config import (
-    EnvironmentConfig,
-    EvaluationConfig,
-    RolloutConfig,
-    SchedulerConfig,
-)
+from tiderl_jax.core.config import ExperimentConfig
 from tiderl_jax.core.events import Event
+from tiderl_jax.report.facts import RunFacts
+from tiderl_jax.report.ledger import Ledger
 from tiderl_jax.scheduler.loop import Observer, run
+from tiderl_jax.scheduler.presets import policy_name
+from tiderl_jax.scheduler.ranks import rank_specs
 from tiderl_jax.scheduler.scheduler import Scheduler
-from tiderl_jax.scheduler.state import RankSpec
 from tiderl_jax.simulator.clock import NS_PER_S
-from tiderl_jax.simulator.driver import Tally, VirtualDriver, World
-from tiderl_jax.simulator.profile import CostModel, Draws, FaultRates, WorkloadProfile
+from tiderl_jax.simulator.costs import cost_model
+from tiderl_jax.simulator.draws import Draws
+from tiderl_jax.simulator.driver import VirtualDriver
+from tiderl_jax.simulator.tally import Tally
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """All that a simulated run depends on."""
-
-    scheduler: SchedulerConfig
-    rollout: RolloutConfig
-    evaluation: EvaluationConfig
-    environment: EnvironmentConfig
-    steps: int
-    ranks: tuple[RankSpec, ...]
-    profile: WorkloadProfile
-    costs: CostModel
-    faults: FaultRates
-    seed: int
-
-    def new_scheduler(self, saved: Mapping[str, Any] | None = None) -> Scheduler:
-        """A scheduler at the beginning of the run, or where a snapshot was taken."""
-        return Scheduler(
-            self.scheduler,
-            self.rollout,
-            self.evaluation,
-            self.environment,
-            self.steps,
-            self.ranks,
-            saved,
-        )
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Simulated:
     """How a simulated run went."""
 
     last: Finish | Abort
     scheduler: Scheduler
+    ledger: Ledger
     tally: Tally
-    journal: list[tuple[Event, int]]
+    journal: list[tuple[Event, int]]  # empty unless it was asked for
 
-    @property
-    def wall_s(self) -> float:
-        """Virtual seconds from start to end."""
-        return self.journal[-1][1] / NS_PER_S
-
-    @property
-    def goodput_tokens_per_s(self) -> float:
-        """Model-owned tokens that advanced an update, per virtual second."""
-        return self.tally.trained_tokens / self.wall_s
-
-    @property
-    def kv_hit_rate(self) -> float:
-        """Prompt tokens found in KV / (found + prefilled), over all turns."""
-        tally = self.tally
-        return tally.found_tokens / (tally.found_tokens + tally.prefilled_tokens)
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The figures of `summary.json`."""
+        return self.ledger.summary(None)
 
 
 def simulate(
-    setup: Setup,
+    config: ExperimentConfig,
     *,
     saved: Mapping[str, Any] | None = None,
     stop_s: float | None = None,
     observers: Sequence[Observer] = (),
-    events_per_check: int = 1,
+    events_per_check: int = 1000,
+    journal: bool = False,
+    timeline: bool = True,
 ) -> Simulated:
-    """Runs from the beginning or a snapshot to the end, or to a stop requested at `stop_s`."""
-    scheduler = setup.new_scheduler(saved)
-    draws = Draws(setup.seed, setup.profile, setup.faults)
-    world = World(setup.rollout, setup.environment, setup.ranks, setup.costs, draws)
-    driver = VirtualDriver(world, scheduler.snapshot())
+    """Runs from the beginning or a snapshot to the end, or to a stop requested at `stop_s`.
+
+    Without a timeline it is faster, and all else is the same.
+
+    Raises:
+      ConfigError: the experiment cannot be simulated.
+      InvariantError: the scheduler broke a rule, or nothing will ever happen again.
+    """
+    costs, ranks = cost_model(config), rank_specs(config)
+    scheduler = Scheduler.of(config, ranks, costs.step, saved)
+    ledger = Ledger(RunFacts.of(config, policy_name(config.scheduler)), timeline=timeline)
+    draws = Draws(config.seed, config.simulation, config.rollout, config.environment.max_turns)
+    driver = VirtualDriver(config, ranks, costs, draws, scheduler.snapshot(), ledger.rollout)
     if stop_s is not None:
         driver.stop_at(round(stop_s * NS_PER_S))
-    journal: list[tuple[Event, int]] = []
+    events: list[tuple[Event, int]] = []
     last = run(
         scheduler,
         driver,
         driver,
         start_ns=0,
-        journal=lambda event, now_ns: journal.append((event, now_ns)),
-        observers=observers,
+        journal=(lambda event, now_ns: events.append((event, now_ns))) if journal else _forget,
+        observers=(ledger.observe, *observers),
         events_per_check=events_per_check,
     )
-    return Simulated(last, scheduler, driver.tally, journal)
+    return Simulated(last, scheduler, ledger, driver.tally, events)
+
+
+def _forget(event: Event, now_ns: int) -> None:
+    """No journal is kept."""

@@ -1,0 +1,56 @@
+"""How long groups take: from the first admission of a member to the end of its last one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tiderl_jax.core.commands import Admit, DropGroup, Feed
+from tiderl_jax.core.events import RolloutEnded
+from tiderl_jax.core.ids import GroupId, Purpose
+
+
+@dataclass(slots=True)
+class Stretch:
+    """When a group began, and when a member of it ended last."""
+
+    begin_ns: int
+    end_ns: int
+
+
+class GroupTimes:
+    """Of the training groups that a step took; dropped ones have no such time."""
+
+    def __init__(self) -> None:
+        self._open: dict[GroupId, Stretch] = {}
+        self._taken_ns: list[int] = []
+
+    @property
+    def handlers(self) -> Mapping[type, Callable[[Any, int], None]]:
+        """What it follows."""
+        return {
+            Admit: self._admit,
+            RolloutEnded: self._ended,
+            DropGroup: self._drop,
+            Feed: self._feed,
+        }
+
+    def take(self) -> tuple[int, ...]:
+        """The times, in ns, of the groups that were fed since the last call."""
+        taken, self._taken_ns = tuple(self._taken_ns), []
+        return taken
+
+    def _admit(self, command: Admit, now_ns: int) -> None:
+        group = command.rollout.group
+        if group.purpose is Purpose.TRAIN and group not in self._open:
+            self._open[group] = Stretch(now_ns, now_ns)
+
+    def _ended(self, event: RolloutEnded, now_ns: int) -> None:
+        if event.rollout.group in self._open:
+            self._open[event.rollout.group].end_ns = now_ns
+
+    def _drop(self, command: DropGroup, now_ns: int) -> None:
+        self._open.pop(command.group, None)
+
+    def _feed(self, command: Feed, now_ns: int) -> None:
+        stretches = (self._open.pop(group, None) for group in command.groups)
+        self._taken_ns += [one.end_ns - one.begin_ns for one in stretches if one is not None]
