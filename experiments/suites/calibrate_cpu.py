@@ -30,7 +30,7 @@ from tiderl_jax.models.sharding import make_mesh
 from tiderl_jax.runtime.assembly import Model, build_model
 from tiderl_jax.simulator.costs import forward_flops
 
-N_REPEATS = 15
+N_REPEATS = 9
 
 
 def best_s(action: Callable[[], object]) -> float:
