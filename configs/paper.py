@@ -135,6 +135,22 @@ ASYNCHRONOUS = (
 """The names of the static asynchronous points of `comparison`."""
 
 
-def named(workload: str, points: Mapping[str, Point]) -> dict[str, Point]:
-    """Points of one workload under its name."""
-    return {f"{workload}/{name}": point for name, point in points.items()}
+Workloads = Mapping[str, tuple[str, Shape]]
+
+
+def workloads(profiles: tuple[str, ...], shapes: Mapping[str, Shape]) -> Workloads:
+    """Every profile with every model, by a name of both."""
+    return {
+        f"{profile}_{size}": (profile, shape)
+        for profile in profiles
+        for size, shape in shapes.items()
+    }
+
+
+def compared(of: Workloads, context_tokens: int) -> dict[str, Point]:
+    """The whole comparison on each workload."""
+    return {
+        f"{workload}/{name}": {"simulation.profile": profile, **of_shape(shape), **point}
+        for workload, (profile, shape) in of.items()
+        for name, point in comparison(shape, context_tokens).items()
+    }

@@ -15,25 +15,13 @@ from configs.shapes import QWEN3_VL_4B, QWEN35_9B
 from tiderl_jax.report.claims import Claim, ratio, ratio_to_best
 
 CONTEXT_TOKENS = 32_768  # assumed: five screenshots and 50 turns of text
-WORKLOADS = {
-    f"{profile}_{size}": (profile, shape)
-    for profile in ("osworld", "scienceboard")
-    for size, shape in (("4b", QWEN3_VL_4B), ("9b", QWEN35_9B))
-}
+WORKLOADS = paper.workloads(("osworld", "scienceboard"), {"4b": QWEN3_VL_4B, "9b": QWEN35_9B})
 
 simulated = True
 
 seeds = (0, 1, 2, 3, 4)
 
-points = {
-    f"{workload}/{name}": {
-        "simulation.profile": profile,
-        **paper.of_shape(shape),
-        **point,
-    }
-    for workload, (profile, shape) in WORKLOADS.items()
-    for name, point in paper.comparison(shape, CONTEXT_TOKENS).items()
-}
+points = paper.compared(WORKLOADS, CONTEXT_TOKENS)
 
 claims = [
     claim

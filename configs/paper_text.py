@@ -17,25 +17,13 @@ from tiderl_jax.report.claims import Claim, ratio, ratio_to_best
 
 CONTEXT_TOKENS = 8192
 
-WORKLOADS = {
-    f"{profile}_{size}": (profile, shape)
-    for profile in ("webshop", "alfworld")
-    for size, shape in (("7b", QWEN25_7B), ("14b", QWEN25_14B))
-}
+WORKLOADS = paper.workloads(("webshop", "alfworld"), {"7b": QWEN25_7B, "14b": QWEN25_14B})
 
 simulated = True
 
 seeds = (0, 1, 2, 3, 4)
 
-points = {
-    f"{workload}/{name}": {
-        "simulation.profile": profile,
-        **paper.of_shape(shape),
-        **point,
-    }
-    for workload, (profile, shape) in WORKLOADS.items()
-    for name, point in paper.comparison(shape, CONTEXT_TOKENS).items()
-}
+points = paper.compared(WORKLOADS, CONTEXT_TOKENS)
 
 claims = [
     claim
