@@ -163,7 +163,7 @@ def test_evaluation_is_admitted_beside_training_that_fills_the_pool() -> None:
     hand.update_and_load()
     assert hand.state.ranks[RankId(0)].expected_tokens == 80
     rollouts = hand.bring_evaluation(1, prompt_tokens=80)
-    assert hand.state.rollout(rollouts[0]).phase is Phase.STARTING  # type: ignore[union-attr]
+    assert hand.state.rollout(rollouts[0]).phase is Phase.STARTING
 
 
 def test_a_group_goes_to_the_emptiest_rank_among_those_that_serve_the_newest_version() -> None:

@@ -10,7 +10,7 @@ from tiderl_jax.scheduler.state import Phase
 
 def two_ranks(**changes: object) -> Hand:
     """Two groups of two on two rollout ranks, one member of each decoding."""
-    hand = Hand(n_ranks=2, prompts=2, members=2, **changes)  # type: ignore[arg-type]
+    hand = Hand(n_ranks=2, prompts=2, members=2, **changes)
     hand.load_weights()
     hand.bring(0, 1)
     for group in (0, 1):

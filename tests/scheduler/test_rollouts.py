@@ -32,7 +32,7 @@ from tiderl_jax.core.trajectories import Outcome
 
 
 def begun(**options: object) -> Hand:
-    hand = Hand(**options)  # type: ignore[arg-type]
+    hand = Hand(**options)
     hand.load_weights()
     hand.bring(0)
     return hand

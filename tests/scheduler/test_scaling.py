@@ -39,7 +39,7 @@ def apply(state: State, moves: Iterable[tuple[int, Role]]) -> list[Role]:
     """Carries moves out at once; returns the roles that ranks took."""
     roles: list[Role] = []
     for rank, role in moves:
-        state.ranks[rank].role = role  # type: ignore[index]
+        state.ranks[rank].role = role
         roles.append(role)
     return roles
 
@@ -55,8 +55,7 @@ def fill_buffer(state: State, n_groups: int, age_s: float = 0.0) -> None:
     state.buffer = {train_group(i): 100 for i in range(n_groups)}
     since_ns = state.now_ns - round(age_s * S)
     state.groups = {
-        group: Group(group, 0, 1, [], pending=None, since_ns=since_ns)  # type: ignore[arg-type]
-        for group in state.buffer
+        group: Group(group, 0, 1, [], pending=None, since_ns=since_ns) for group in state.buffer
     }
     state.buffer_tokens = 100 * n_groups
     state.readiness.step_ns = S
@@ -78,8 +77,9 @@ def test_a_consumption_deficit_moves_one_rank_to_the_trainer_and_lowers_the_next
     state.buffer.popitem()
     assert ers.n_groups(state) == 3
     for _ in range(9):
-        ers._consume(state)  # pyright: ignore[reportPrivateUsage]
-    assert ers.n_groups(state) >= state.limits.min_prompts_per_step
+        fill_buffer(state, 3, age_s=9.0)
+        apply(state, ers.plan(state, window()))
+    assert ers.n_groups(state) == state.limits.min_prompts_per_step
     fill_buffer(state, 4)
     assert ers.n_groups(state) == state.limits.prompts_per_step
 

@@ -198,7 +198,7 @@ def test_evaluation_under_another_version_is_a_defect() -> None:
     group = GroupId(Purpose.EVALUATE, 0)
     hand.tell(TasksArrived((group,), 1))
     hand.tell(EnvironmentReady(RolloutId(group, 0), 10))
-    hand.state.evaluation.version = PolicyVersion(-1)  # type: ignore[union-attr]
+    hand.state.evaluation.version = PolicyVersion(-1)
     with pytest.raises(InvariantError, match="evaluates version"):
         hand.turn(RolloutId(group, 0), version=0)
 

@@ -10,7 +10,7 @@ from tiderl_jax.core.ids import PolicyVersion
 
 def streaming(pipelining: str, **changes: object) -> Hand:
     """Batches of four groups of one; an episode of `play_full` fills a microbatch of 100 tokens."""
-    hand = Hand(pipelining=pipelining, prompts=4, n_trainers=4, **changes)  # type: ignore[arg-type]
+    hand = Hand(pipelining=pipelining, prompts=4, n_trainers=4, **changes)
     hand.load_weights()
     hand.bring(0, 1, 2, 3, prompt_tokens=80)
     return hand

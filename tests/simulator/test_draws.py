@@ -26,7 +26,7 @@ MAX_TURNS = 20
 
 
 def draws(profile: str = "webshop", seed: int = 0, **changes: object) -> Draws:
-    simulation = replace(SIMULATION, profile=profile, **changes)  # type: ignore[arg-type]
+    simulation = replace(SIMULATION, profile=profile, **changes)
     return Draws(seed, simulation, ROLLOUT, MAX_TURNS)
 
 
@@ -49,7 +49,7 @@ def plans(world: Draws, n: int = 400) -> list[EpisodePlan]:
 def use(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     """`webshop` with other workload fields."""
     (workload,) = PROFILES["webshop"].workloads
-    changed = Profile((replace(workload, **changes),))  # type: ignore[arg-type]
+    changed = Profile((replace(workload, **changes),))
     monkeypatch.setattr(module, "PROFILES", {"webshop": changed})
 
 

@@ -122,7 +122,7 @@ class Hand:
             self.config,
             rank_specs(self.config),
             self.costs,
-            self.draws,  # type: ignore[arg-type]
+            self.draws,
             beginning(),
             self.facts.append,
         )
@@ -148,7 +148,7 @@ class Hand:
         """Everything that is still to come."""
         heard: list[Event] = []
         with pytest.raises(InvariantError, match="stalled"):
-            heard.extend(iter(lambda: self.hear(Event), None))  # type: ignore[arg-type]
+            heard.extend(iter(lambda: self.hear(Event), None))
         return heard
 
     def load(self, version: int = 0, ranks: tuple[RankId, ...] = (R0, R1)) -> None:

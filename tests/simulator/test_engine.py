@@ -75,7 +75,7 @@ class World:
 
     def at(self, at_s: float, action: object, *arguments: object) -> None:
         def happening() -> None:
-            action(*arguments)  # type: ignore[operator]
+            action(*arguments)
 
         self.clock.at(round(at_s * NS_PER_S), happening)
 

@@ -242,7 +242,7 @@ def test_colocated_waves_last_as_long_as_the_scheduler_expects(
         n_fed += len(wave)
         bench.at(now_s, *((i % 4, 1) for i in wave), last=n_fed == 8)
         bench.clock.next()
-    assert bench.trained_s[-1] == expected(arrivals, costs.times(1), 4)  # type: ignore[operator]
+    assert bench.trained_s[-1] == expected(arrivals, costs.times(1), 4)
 
 
 def test_steps_and_feeds_that_come_out_of_turn_are_refused() -> None:
