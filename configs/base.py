@@ -94,8 +94,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
             tau=1.0,  # a ready group older than tau steps is a consumption deficit
             trend_weight=0.5,  # of the newest step in the running means
             confirm_steps=2,  # a deficit counts after so many steps in a row
-            trial_steps=3,  # ers_guarded: a move is judged over so many steps
-            min_gain=1.01,  # ers_guarded: a move is kept when goodput rose by this ratio
+            trial_steps=4,  # ers_guarded: a move is judged over so many steps
+            min_gain=1.0,  # ers_guarded: a move is kept when goodput rose by this ratio
             max_drift=8,  # ers_guarded: ranks away from the starting split
         ),
     )

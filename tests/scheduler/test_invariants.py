@@ -88,7 +88,15 @@ TAMPERINGS: dict[str, Callable[[State], object]] = {
         {train_group(99): PolicyVersion(0)}
     ),
     "counted as open": lambda s: setattr(s, "n_open_groups", 0),
-    "4 are within the bound": lambda s: s.requested.update({Purpose.TRAIN: 4}),
+    "3 are within the bound": lambda s: setattr(
+        s, "limits", s.limits.__class__(**{**as_dict(s.limits), "staleness_bound": 2})
+    ),
+    "counted as ahead": lambda s: s.ahead.setdefault(train_group(3)),
+    "has begun to sample": lambda s: (
+        s.ahead.setdefault(train_group(2)),
+        setattr(s.groups[train_group(2)], "ahead", True),
+    ),
+    "waits for its weights": lambda s: s.ranks[RANK].held.setdefault(member(3, 0)),
     "than the steps left can use": lambda s: setattr(
         s, "limits", s.limits.__class__(**{**as_dict(s.limits), "steps": 2})
     ),

@@ -1,14 +1,16 @@
 """ERS and its guarded form, as decisions on a state: no driver, no engine."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from hand import ELASTIC, Hand, train_group
 
-from tiderl_jax.core.ids import Role
+from tiderl_jax.core.ids import PolicyVersion, RankId, Role
 from tiderl_jax.scheduler.guarded import GuardedErsScaling
+from tiderl_jax.scheduler.placement import take_role
 from tiderl_jax.scheduler.readiness import Window
 from tiderl_jax.scheduler.scaling import ErsScaling
-from tiderl_jax.scheduler.state import Group, State
+from tiderl_jax.scheduler.state import Evaluation, Group, State
 
 S = 1_000_000_000
 N_HOME = 4
@@ -39,7 +41,7 @@ def apply(state: State, moves: Iterable[tuple[int, Role]]) -> list[Role]:
     """Carries moves out at once; returns the roles that ranks took."""
     roles: list[Role] = []
     for rank, role in moves:
-        state.ranks[rank].role = role
+        take_role(state, state.ranks[rank], role)
         roles.append(role)
     return roles
 
@@ -120,27 +122,66 @@ def run_guarded(state: State, goodput: dict[int, int], n_steps: int, **waits: fl
     return history
 
 
-def test_a_move_is_kept_while_goodput_rises() -> None:
-    rising = {n: 100 * n for n in range(1, 8)}
-    history = run_guarded(state_of(), rising, 40, trainer_wait=0.5)
-    assert history[-1] == N_HOME + ELASTIC.max_drift
+RISING = {n: 100 * n for n in range(1, 8)}
+FLAT = dict.fromkeys(range(1, 8), 100)
+
+
+def test_the_ranks_that_an_idle_trainer_can_spare_go_to_rollout_at_once_within_the_drift() -> None:
+    history = run_guarded(state_of(), RISING, 12, trainer_wait=0.6)
+    assert sorted(set(history)) == [N_HOME, N_HOME + ELASTIC.max_drift]
+
+
+def test_one_rank_goes_where_the_trainer_could_spare_one() -> None:
+    history = run_guarded(state_of(n_trainers=3), RISING, 5, trainer_wait=0.4)
+    assert history[-1] == N_HOME + 1
+
+
+def test_nothing_moves_before_the_first_windows_have_been_seen() -> None:
+    history = run_guarded(state_of(), RISING, 2, trainer_wait=0.9)
+    assert history == [N_HOME, N_HOME]
 
 
 def test_a_move_that_brings_nothing_is_undone_and_tried_ever_more_seldom() -> None:
-    flat = dict.fromkeys(range(1, 8), 100)
-    history = run_guarded(state_of(), flat, 400, trainer_wait=0.5)
+    history = run_guarded(state_of(), FLAT, 400, trainer_wait=0.3)
     away = sum(n != N_HOME for n in history)
     assert 0 < away < 0.15 * len(history)
     assert set(history) == {N_HOME, N_HOME + 1}
     assert sum(n != N_HOME for n in history[200:]) < sum(n != N_HOME for n in history[:200])
 
 
-def test_a_move_toward_the_trainer_is_undone_likewise() -> None:
-    history = run_guarded(state_of(), {n: 100 * n for n in range(1, 8)}, 60, rollout_wait=0.5)
-    assert set(history) == {N_HOME, N_HOME - 1}
+def test_ranks_come_back_to_the_trainer_one_per_step() -> None:
+    history = run_guarded(state_of(), FLAT, 20, trainer_wait=0.6)
+    undone = history[history.index(N_HOME + 2) :]
+    falls = [later - earlier for earlier, later in pairwise(undone)]
+    assert -1 in falls
+    assert min(falls) == -1
 
 
-def test_an_even_split_is_left_alone() -> None:
-    rising = {n: 100 * n for n in range(1, 8)}
-    history = run_guarded(state_of(), rising, 40, trainer_wait=0.3, rollout_wait=0.25)
-    assert set(history) == {N_HOME}
+def test_a_trainer_that_never_waits_gets_an_idle_rollout_rank_and_keeps_it_if_that_helps() -> None:
+    falling = {n: 1000 - 100 * n for n in range(1, 8)}
+    history = run_guarded(state_of(), falling, 60, rollout_wait=0.5)
+    assert history[-1] == N_HOME - ELASTIC.max_drift
+    assert set(run_guarded(state_of(), RISING, 60, rollout_wait=0.5)) == {N_HOME, N_HOME - 1}
+
+
+def test_a_split_without_anyone_idle_is_left_alone() -> None:
+    assert set(run_guarded(state_of(), RISING, 40, trainer_wait=0.03)) == {N_HOME}
+    assert set(run_guarded(state_of(), RISING, 40, rollout_wait=0.02)) == {N_HOME}
+
+
+def test_windows_with_an_evaluation_and_the_one_after_it_do_not_count() -> None:
+    state, guarded = state_of(), GuardedErsScaling()
+    state.evaluation = Evaluation(step=1, version=PolicyVersion(0), n_groups_left=1)
+    for _ in range(10):
+        assert guarded.plan(state, window(trainer_wait=0.9)) == []
+    state.evaluation = None
+    moves = [guarded.plan(state, window(trainer_wait=0.9)) for _ in range(3)]
+    assert [bool(move) for move in moves] == [False, False, True]
+
+
+def test_a_lost_rank_is_replaced_only_after_owed_ranks_have_come() -> None:
+    state, guarded = state_of(), GuardedErsScaling()
+    run_guarded(state, FLAT, 1)
+    take_role(state, state.ranks[RankId(0)], None)
+    state.n_changing = 1
+    assert all(guarded.plan(state, window()) == [] for _ in range(6))

@@ -1,10 +1,10 @@
-"""How long groups take: from the first admission of a member to the end of its last one."""
+"""How long groups take: from the first turn of a member to the end of the last one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tiderl_jax.core.commands import Admit, DropGroup, Feed
+from tiderl_jax.core.commands import DropGroup, Feed, RunTurn
 from tiderl_jax.core.events import RolloutEnded
 from tiderl_jax.core.ids import GroupId, Purpose
 
@@ -28,7 +28,7 @@ class GroupTimes:
     def handlers(self) -> Mapping[type, Callable[[Any, int], None]]:
         """What it follows."""
         return {
-            Admit: self._admit,
+            RunTurn: self._run_turn,
             RolloutEnded: self._ended,
             DropGroup: self._drop,
             Feed: self._feed,
@@ -39,9 +39,9 @@ class GroupTimes:
         taken, self._taken_ns = tuple(self._taken_ns), []
         return taken
 
-    def _admit(self, command: Admit, now_ns: int) -> None:
+    def _run_turn(self, command: RunTurn, now_ns: int) -> None:
         group = command.rollout.group
-        if group.purpose is Purpose.TRAIN and group not in self._open:
+        if group not in self._open and group.purpose is Purpose.TRAIN:
             self._open[group] = Stretch(now_ns, now_ns)
 
     def _ended(self, event: RolloutEnded, now_ns: int) -> None:

@@ -11,9 +11,11 @@ from tiderl_jax.core.commands import (
     Feed,
     Migrate,
     Pause,
+    PauseEnvironment,
     Publish,
     Repartition,
     Resume,
+    ResumeEnvironment,
     RunTurn,
     StepEnvironment,
 )
@@ -35,8 +37,8 @@ from tiderl_jax.report.sums import Doing, Sum, Sums, Training, rank_ns
 from tiderl_jax.report.tracks import Tracks
 from tiderl_jax.report.trainer_time import TrainerTime
 
-_ENVIRONMENT, _READY, _DECODING = range(3)  # phases of a rollout
-_PHASE_IN_WORDS = ("environment", "waiting", "decoding")
+_ENVIRONMENT, _READY, _DECODING, _HELD = range(4)  # phases of a rollout
+_PHASE_IN_WORDS = ("environment", "waiting", "decoding", "held")
 _PARKED = "parked"
 AWAY_IN_ROLE = {Role.ROLLOUT: None, Role.TRAINER: Doing.TRAINER}
 _RANK_NS = {doing: rank_ns(doing) for doing in Doing}
@@ -56,7 +58,7 @@ class RankState:
     away: Doing | None  # None: it rolls out
     doing: Doing
     charged_ns: int  # up to when its time has been charged to the sums
-    n_in_phase: list[int] = field(default_factory=lambda: [0, 0, 0])  # of its rollouts
+    n_in_phase: list[int] = field(default_factory=lambda: [0, 0, 0, 0])  # of its rollouts
     loading: PolicyVersion | None = None
 
 
@@ -133,6 +135,8 @@ class Occupancy:
             Migrate: self._migrate,
             Pause: self._pause,
             Resume: self._resume,
+            PauseEnvironment: self._hold,
+            ResumeEnvironment: self._let_in,
             DropRollout: self._drop_rollout,
             DropGroup: self._drop_group,
             Feed: self._feed,
@@ -330,6 +334,17 @@ class Occupancy:
 
     def _resume(self, command: Resume, now_ns: int) -> None:
         self._park(command.rollout, False, now_ns)
+
+    def _hold(self, command: PauseEnvironment, now_ns: int) -> None:
+        """Its clock stops although it is not paused: its first turn waits for newer weights."""
+        one = self._rollouts.get(command.rollout)
+        if one is not None and one.phase == _READY and not one.parked:
+            self._move(command.rollout, one, _HELD, now_ns)
+
+    def _let_in(self, command: ResumeEnvironment, now_ns: int) -> None:
+        one = self._rollouts.get(command.rollout)
+        if one is not None and one.phase == _HELD:
+            self._move(command.rollout, one, _READY, now_ns)
 
     def _park(self, rollout: RolloutId, parked: bool, now_ns: int) -> None:
         one = self._rollouts.get(rollout)

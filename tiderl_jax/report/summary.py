@@ -106,7 +106,7 @@ def _step_times(windows: Sequence[Window]) -> dict[str, float | None]:
 
 
 def _group_times(windows: Sequence[Window]) -> dict[str, float | None]:
-    """Of the groups that trained: from the first admission to the end of the last member."""
+    """Of the groups that trained: from the first turn to the end of the last member."""
     times_s = np.array([time_ns for window in windows for time_ns in window.group_ns]) / NS_PER_S
     if not len(times_s):
         return {"p50": None, "p95": None}

@@ -71,7 +71,7 @@ class Doing(StrEnum):
     WEIGHTS = "weights"  # a version is being brought to it
     SCHEDULER = "scheduler"  # a turn is ready here, and is not run
     ENVIRONMENTS = "environments"  # every rollout here waits for its environment
-    STALENESS = "staleness"  # nothing here, and the bound on staleness admits no new group
+    STALENESS = "staleness"  # nothing that may run, and the bound on staleness lets nothing in
     NOT_ADMITTED = "not_admitted"  # nothing here, for another reason (tasks, probes, the end)
     TRAINER = "trainer"  # it belongs to the trainer, or a trainer that shares its device is at work
     MOVING = "moving"  # it takes another role

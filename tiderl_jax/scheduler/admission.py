@@ -7,7 +7,13 @@ group go to one rank, the emptiest when its first member starts.
 
 from tiderl_jax.core.commands import Admit, Probe
 from tiderl_jax.core.ids import Role
-from tiderl_jax.scheduler.groups import begin, give_up_probe, set_deadline, turn_phase
+from tiderl_jax.scheduler.groups import (
+    begin,
+    give_up_probe,
+    set_deadline,
+    start_clock,
+    turn_phase,
+)
 from tiderl_jax.scheduler.phases import enter, expected_tokens, queue_partial
 from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.state import Group, GroupPhase, Phase, Rank, State
@@ -17,6 +23,7 @@ class BatchAdmission:
     """Synchronous: the groups of a step start on ranks that serve the newest version, no sooner."""
 
     on_policy = True
+    opens_ahead = False
 
     def needs_probe(self, state: State) -> bool:
         """Never: starting costs nothing."""
@@ -39,6 +46,7 @@ class RequestAdmission:
     """Opens rollouts first come, first served, up to a cap per rank."""
 
     on_policy = False
+    opens_ahead = False
 
     def needs_probe(self, state: State) -> bool:
         """Never: tokens are not looked at."""
@@ -62,6 +70,7 @@ class CtbAdmission:
     """Token-aware (TideRL, section on CTB): a rank is a pool that must hold the expected growth."""
 
     on_policy = False
+    opens_ahead = False
 
     def needs_probe(self, state: State) -> bool:
         """Always: the estimate of a first turn comes from the probe."""
@@ -84,7 +93,16 @@ class CtbAdmission:
 
 
 class EagerCtbAdmission(CtbAdmission):
-    """CTB that costs nothing while KV is not scarce: no probe delays a group that must fit."""
+    """CTB that costs nothing while KV is not scarce: no probe delays a group that must fit.
+
+    The environments of the next step's groups open while this step's are rolled out.
+    """
+
+    opens_ahead = True
+
+    def accepts(self, move: Move, rank: Rank, group: Group) -> bool:
+        """What is ahead samples nothing yet, so its rank may have any weights."""
+        return rank.n_parked == 0 if group.ahead else super().accepts(move, rank, group)
 
     def needs_probe(self, state: State) -> bool:
         """Only when the pools might not hold all unfinished rollouts at their largest."""
@@ -188,8 +206,7 @@ def _admit(move: Move, rank: Rank, group: Group) -> None:
     rollout = group.members[group.pending.popleft()]
     rollout.rank = rank.spec.rank
     rollout.context_tokens = group.prompt_tokens
-    rollout.deadline_ns = move.now_ns + move.state.limits.deadline_ns
-    move.state.deadlines.append((rollout.deadline_ns, rollout.id))
+    start_clock(move, rollout)
     set_deadline(move, group)
     enter(move, rollout, Phase.STARTING)
     queue_partial(move, rank, group)

@@ -35,9 +35,8 @@ class Trial:
     """A move of `ers_guarded` that must prove itself."""
 
     toward: Role
-    n_ranks: int
+    n_before: int  # rollout ranks
     goodput_before: float
-    settled: bool = False  # the window that the move disturbed is over
 
 
 @dataclass(slots=True)
@@ -46,12 +45,13 @@ class Elastic:
 
     n_groups: int  # of the next step
     n_home: int  # rollout ranks at the start
+    n_aim: int  # rollout ranks that `ers_guarded` wants
     buffer_groups: float = -1.0  # running mean of the groups ready at an update; below 0: none yet
     head_of_line_ns: float = 0.0  # running mean of HoL
     generation_deficits: int = 0  # in a row
     consumption_deficits: int = 0
     windows: Windows = field(default_factory=Windows)  # since the last decision
+    settled: bool = False  # the window that a move (or the start) disturbed is over
     trial: Trial | None = None
-    n_owed: int = 0  # ranks that an undone move owes to the trainer, one per step
     rest: dict[Role, int] = field(default_factory=dict[Role, int])  # windows until a new trial
     patience: dict[Role, int] = field(default_factory=dict[Role, int])  # length of the next rest

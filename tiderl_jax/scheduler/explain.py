@@ -86,6 +86,7 @@ def _groups(state: State) -> str:
 
 _WAITS_FOR = {
     Phase.STARTING: "its environment to open",
+    Phase.HELD: "weights that it may train under",
     Phase.READY: "a slot and KV on rank {rank}",
     Phase.DECODING: "the engine of rank {rank}",
     Phase.ACTING: "its environment's answer",

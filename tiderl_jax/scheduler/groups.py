@@ -46,6 +46,10 @@ def _arrive(move: Move, group_id: GroupId, n_members: int) -> None:
     state.n_unfinished_members += n_members
     state.groups[group_id] = group
     if not group.is_evaluation:
+        is_ahead = state.n_begun_groups >= move.policies.staleness.horizon(state)
+        if move.policies.admission.opens_ahead and is_ahead:
+            group.ahead = True
+            state.ahead[group_id] = None
         state.n_open_groups += 1
         state.next_train_index = max(state.next_train_index, group_id.number + 1)
         state.returning.discard(group_id.number)
@@ -159,10 +163,18 @@ def _forget_pending(move: Move, group: Group) -> None:
         queue_partial(move, move.state.ranks[group.rank], group)
 
 
+def start_clock(move: Move, rollout: Rollout) -> None:
+    """A rollout has its time from its admission, or from when it is held no longer."""
+    rollout.deadline_ns = move.now_ns + move.state.limits.deadline_ns
+    move.state.deadlines.append((rollout.deadline_ns, rollout.id))
+
+
 def set_deadline(move: Move, group: Group) -> None:
-    """A training group has its time from the admission of its first member."""
+    """A training group has its time from the admission of its first member, once it is let in."""
     limit_ns = move.state.limits.group.deadline_ns
-    if limit_ns and group.deadline_ns is None and not group.is_evaluation:
+    if group.is_evaluation or group.ahead:
+        return
+    if limit_ns and group.deadline_ns is None:
         group.deadline_ns = move.now_ns + limit_ns
         move.state.group_deadlines.append((group.deadline_ns, group.id))
 
@@ -227,6 +239,7 @@ def drop_group(move: Move, group: Group, reason: DropReason) -> None:
         state.buffer_tokens -= state.buffer.pop(group.id)
     else:
         state.n_open_groups -= 1
+        state.ahead.pop(group.id, None)
     _forget_oldest(state, group)
     del state.groups[group.id]
     dropped = state.counters.dropped_groups

@@ -124,6 +124,9 @@ def _queues(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[str]:
     wanting = {r.id for r in rollouts if r.phase in (Phase.READY, Phase.PARKED_READY)}
     if wanting != set(rank.ready.members()):
         yield f"{name} has lost or invented a rollout that wants a turn."
+    held = {r.id for r in rollouts if r.phase is Phase.HELD and not state.groups[r.id.group].ahead}
+    if held != set(rank.held):
+        yield f"{name} has lost or invented a rollout that waits for its weights."
     acting = {r.id for r in rollouts if r.phase is Phase.PARKED_ACTING}
     if acting != set(rank.parked_acting.members()):
         yield f"{name} has lost or invented a paused rollout."
@@ -202,10 +205,16 @@ def _demand(state: State) -> Iterator[str]:
     n_open += state.requested.get(Purpose.TRAIN, 0)
     if n_open > limits.max_open_groups:
         yield f"{n_open} groups are open; {limits.max_open_groups} are allowed."
+    ahead = [group for group in state.groups.values() if group.ahead]
+    if [group.id for group in ahead] != list(state.ahead):
+        yield f"{len(state.ahead)} groups are counted as ahead where {len(ahead)} are."
+    if any(member.n_turns or member.phase is Phase.DECODING for g in ahead for member in g.members):
+        yield "A group that is ahead of what staleness lets in has begun to sample."
     n_groups, per_step = state.n_accepted_groups + n_open, limits.prompts_per_step
+    n_begun = state.n_begun_groups
     horizon = learner.groups_trained + (1 + limits.staleness_bound) * per_step
-    if n_groups > horizon:
-        yield f"{n_groups} groups were accepted or are open; {horizon} are within the bound."
+    if n_begun > horizon:
+        yield f"{n_begun} groups were accepted or have begun; {horizon} are within the bound."
     if n_groups > learner.groups_trained + (limits.steps - learner.steps_done) * per_step:
         yield f"{n_groups} groups were accepted or are open, more than the steps left can use."
 

@@ -6,7 +6,7 @@ from tiderl_jax.core.ids import Role
 from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.state import Group, Phase, Rank, Rollout, State
 
-_GROWING = (Phase.STARTING, Phase.READY, Phase.DECODING, Phase.ACTING)
+_GROWING = (Phase.STARTING, Phase.HELD, Phase.READY, Phase.DECODING, Phase.ACTING)
 _WANTS_TURN = (Phase.READY, Phase.PARKED_READY)
 _PAUSABLE = (Phase.READY, Phase.ACTING)
 
@@ -37,6 +37,10 @@ def enter(move: Move, rollout: Rollout, phase: Phase) -> None:
         rank.decoding[rollout.id] = None
     elif was is Phase.DECODING:
         rank.decoding.pop(rollout.id, None)
+    if phase is Phase.HELD and not _is_ahead(state, rollout):
+        rank.held[rollout.id] = None
+    elif was is Phase.HELD:
+        rank.held.pop(rollout.id, None)
     note_idleness(move, rank)
     _account(state, rank, rollout)
     queue(move, rollout)
@@ -69,6 +73,10 @@ def note_idleness(move: Move, rank: Rank) -> None:
         rank.idle_since_ns = None
 
 
+def _is_ahead(state: State, rollout: Rollout) -> bool:
+    return rollout.phase is Phase.HELD and state.groups[rollout.id.group].ahead
+
+
 def _account(state: State, rank: Rank, rollout: Rollout) -> None:
     if rollout.phase is Phase.DECODING:
         used_tokens = turn_tokens(state, rank, rollout)
@@ -76,7 +84,7 @@ def _account(state: State, rank: Rank, rollout: Rollout) -> None:
         used_tokens = rank.rounded(rollout.held_tokens)
     rank.used_tokens += used_tokens - rollout.used_tokens
     rollout.used_tokens = used_tokens
-    grows = rollout.phase in _GROWING
+    grows = rollout.phase in _GROWING and not _is_ahead(state, rollout)
     expected = expected_tokens(state, rank, rollout.context_tokens) if grows else 0
     change = expected - rollout.expected_tokens
     rollout.expected_tokens = expected

@@ -52,7 +52,7 @@ def vacate(move: Move, rank: Rank) -> None:
     for group in concerned:
         target = _least_loaded(move.state)
         if target is not None:
-            _move_group(move, group, rank, target)
+            move_group(move, group, rank, target)
             continue
         for member in group.members:
             if member.phase.is_open:
@@ -73,7 +73,8 @@ def _least_loaded(state: State) -> Rank | None:
     return min(ranks, key=lambda rank: (rank.version is None, rank.expected_tokens, rank.n_open))
 
 
-def _move_group(move: Move, group: Group, source: Rank, target: Rank) -> None:
+def move_group(move: Move, group: Group, source: Rank, target: Rank) -> None:
+    """Moves the open members of a group, and those that wait for admission."""
     for member in group.members:
         if member.rank == source.spec.rank and member.phase.is_open:
             migrate(move, member, target)
@@ -108,6 +109,6 @@ def rebalance(move: Move) -> None:
         load, group = groups[heaviest].pop()
         if loads[lightest] + load >= loads[heaviest]:
             return
-        _move_group(move, group, state.ranks[heaviest], state.ranks[lightest])
+        move_group(move, group, state.ranks[heaviest], state.ranks[lightest])
         loads[heaviest] -= load
         loads[lightest] += load

@@ -14,6 +14,7 @@ class Admission(Protocol):
     """Which task starts, on which rank, when."""
 
     on_policy: bool  # whether it never lets a version train on another's tokens (bound 0)
+    opens_ahead: bool  # whether environments open before staleness lets their group in
 
     def needs_probe(self, state: State) -> bool:
         """Whether the first prompt of a group that arrives now is measured before it is placed."""
@@ -56,8 +57,12 @@ class Staleness(Protocol):
     drops: bool  # whether groups with tokens older than the bound are dropped
     trims: bool  # whether the learner leaves tokens older than the bound out of its loss
 
-    def demand(self, state: State) -> int:
-        """Training groups to request now."""
+    def horizon(self, state: State) -> int:
+        """Training groups that may have begun by now, those that trained included."""
+        ...
+
+    def demand(self, state: State, n_ahead: int) -> int:
+        """Training groups to request now, of which so many may lie beyond the horizon."""
         ...
 
     def may_start(self, state: State, rank: Rank) -> bool:

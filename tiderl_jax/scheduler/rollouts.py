@@ -1,6 +1,13 @@
 """The life of rollouts: they take turns with their environments, end, fail, run out of time."""
 
-from tiderl_jax.core.commands import DropReason, EndRollout, Release, SetTimer, StepEnvironment
+from tiderl_jax.core.commands import (
+    DropReason,
+    EndRollout,
+    PauseEnvironment,
+    Release,
+    SetTimer,
+    StepEnvironment,
+)
 from tiderl_jax.core.errors import InvariantError
 from tiderl_jax.core.events import (
     EnvironmentFailed,
@@ -13,6 +20,7 @@ from tiderl_jax.core.events import (
 )
 from tiderl_jax.core.ids import PolicyVersion, RolloutId
 from tiderl_jax.core.trajectories import Outcome
+from tiderl_jax.scheduler.ahead import is_held
 from tiderl_jax.scheduler.groups import (
     count_fault,
     drop_group,
@@ -54,11 +62,15 @@ def environment_ready(move: Move, event: EnvironmentReady) -> None:
     elif rollout.n_turns > 0 and move.now_ns >= rollout.deadline_ns:
         _end(move, rollout, Outcome.TRUNCATED_TIME)
     else:
+        move.reconsider = False
+        if rollout.phase is Phase.STARTING and is_held(move, rollout):
+            enter(move, rollout, Phase.HELD)
+            move.say(PauseEnvironment(rollout.id))
+            return
         rollout.ready_order = state.n_ready
         state.n_ready += 1
         move.policies.batching.route(move, rollout)
         enter(move, rollout, Phase.PARKED_READY if rollout.phase.is_parked else Phase.READY)
-        move.reconsider = False
 
 
 def _context_full(move: Move, rollout: Rollout) -> None:
@@ -185,7 +197,7 @@ def timer_fired(move: Move, event: TimerFired) -> None:
     end_late_groups(move)
     while state.deadlines and state.deadlines[0][0] <= move.now_ns:
         rollout = state.rollout(state.deadlines.popleft()[1])
-        if rollout is None or rollout.n_turns == 0:
+        if rollout is None or rollout.n_turns == 0 or rollout.deadline_ns > move.now_ns:
             continue
         if rollout.phase is Phase.READY or rollout.phase.is_parked:
             _end(move, rollout, Outcome.TRUNCATED_TIME)

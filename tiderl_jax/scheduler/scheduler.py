@@ -27,6 +27,7 @@ from tiderl_jax.core.events import (
 from tiderl_jax.core.ids import Role
 from tiderl_jax.scheduler import groups, rollouts, training
 from tiderl_jax.scheduler.admission import admit
+from tiderl_jax.scheduler.ahead import begin_held
 from tiderl_jax.scheduler.limits import Limits
 from tiderl_jax.scheduler.phases import note_idleness
 from tiderl_jax.scheduler.policies import Move, Policies
@@ -137,6 +138,7 @@ def _decide(move: Move) -> None:
         for rank_id in list(move.touched):
             rank = state.ranks[rank_id]
             if rank.role is Role.ROLLOUT and rank.version is not None:
+                begin_held(move, rank)
                 move.policies.batching.run(move, rank)
         admit(move)
         if move.reconsider:

@@ -62,7 +62,7 @@ def restore(
         costs=costs,
         learner=Learner(version, saved["digest"], saved["steps_done"], trained),
         readiness=Readiness(),
-        elastic=Elastic(limits.prompts_per_step, n_home),
+        elastic=Elastic(limits.prompts_per_step, n_home, n_home),
         ranks={RankId(spec.rank): Rank(spec, None) for spec in ranks},
         counters=Counters(**copy.deepcopy(saved["counters"])),
         next_train_index=saved["next_train_index"],

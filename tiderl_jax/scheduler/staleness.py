@@ -16,14 +16,19 @@ class BoundedStaleness:
     drops = True
     trims = False
 
-    def demand(self, state: State) -> int:
-        """Training groups to request now."""
+    def horizon(self, state: State) -> int:
+        """Groups of the steps up to k after the version that the ranks serve."""
+        limits = state.limits
+        return state.published_groups + (limits.staleness_bound + 1) * limits.prompts_per_step
+
+    def demand(self, state: State, n_ahead: int) -> int:
+        """Training groups to request now: no more than open at once, no more than ever train."""
         limits, learner, n_open = state.limits, state.learner, state.n_open_groups
-        per_step = limits.prompts_per_step
-        horizon = state.published_groups + (limits.staleness_bound + 1) * per_step
-        n_steps_left = limits.steps - learner.steps_done
-        horizon = min(horizon, learner.groups_trained + n_steps_left * per_step)
-        return min(limits.max_open_groups - n_open, horizon - state.n_accepted_groups - n_open)
+        n_ever = (
+            learner.groups_trained + (limits.steps - learner.steps_done) * limits.prompts_per_step
+        )
+        n_allowed = min(self.horizon(state) + n_ahead, n_ever)
+        return min(limits.max_open_groups - n_open, n_allowed - state.n_accepted_groups - n_open)
 
     def may_start(self, state: State, rank: Rank) -> bool:
         """Whether what starts on this rank now can still train when it is first needed.
@@ -71,11 +76,12 @@ class TrimmedStaleness(PacedStaleness):
 class BatchwiseStaleness(BoundedStaleness):
     """One step off: a batch starts when the trainer takes the one before; weights swap between."""
 
-    def demand(self, state: State) -> int:
+    def demand(self, state: State, n_ahead: int) -> int:
         """A whole batch when none is open, or what a batch lost to faults."""
         if state.n_open_groups:
             return 0
-        return min(super().demand(state), state.limits.prompts_per_step - len(state.buffer))
+        n_missing = state.limits.prompts_per_step - len(state.buffer)
+        return min(super().demand(state, n_ahead), n_missing)
 
     def may_publish(self, state: State) -> bool:
         """Only between batches: no rollout is interrupted."""

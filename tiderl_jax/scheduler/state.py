@@ -30,6 +30,7 @@ class Phase(Enum):
 
     PENDING = "pending"  # not admitted yet
     STARTING = "starting"  # its environment is being opened
+    HELD = "held"  # opened ahead; its first turn waits for weights that it may train under
     READY = "ready"  # its next turn may run
     DECODING = "decoding"
     ACTING = "acting"  # its environment works
@@ -94,6 +95,7 @@ class Group:
     pending: deque[int]  # members to be admitted
     since_ns: int  # in its phase
     phase: GroupPhase = GroupPhase.UNPROBED
+    ahead: bool = False  # beyond what staleness lets in: environments may open, no turn may run
     begun: bool = False  # all its members may have an environment
     n_probes: int = 0
     holds_probe: bool = False  # the probe's environment waits for the first member
@@ -135,6 +137,9 @@ class Rank:
     expected_tokens: int = 0  # context and expected next growth of all that is not parked
     expected_evaluation_tokens: int = 0  # the share of evaluation in `expected_tokens`
     decoding: dict[RolloutId, None] = field(default_factory=dict[RolloutId, None])
+    held: dict[RolloutId, None] = field(
+        default_factory=dict[RolloutId, None]
+    )  # of groups that are not ahead any more: wait for this rank's weights
     ready: Ranking[RolloutId] = field(default_factory=Ranking[RolloutId])  # want a turn
     idle: Ranking[RolloutId] = field(default_factory=Ranking[RolloutId])  # hold KV, do not decode
     parked_acting: Ranking[RolloutId] = field(default_factory=Ranking[RolloutId])
@@ -248,6 +253,7 @@ class State:
     placeable: Ranking[RankId] = field(default_factory=Ranking[RankId])  # by expected free tokens
     requested: dict[Purpose, int] = field(default_factory=dict[Purpose, int])  # not arrived yet
     n_open_groups: int = 0  # training groups that arrived and are not complete
+    ahead: dict[GroupId, None] = field(default_factory=dict[GroupId, None])  # of these, in order
     n_begun_members: int = 0  # not ended, of groups that are probed or placed
     n_unfinished_members: int = 0  # of all groups that arrived
     n_working: int = 0  # rollouts about which a driver owes an event
@@ -318,9 +324,19 @@ class State:
         step = self.learner.step
         return self.learner.version + (step is not None and step.n_missing == 0)
 
+    @property
+    def n_begun_groups(self) -> int:
+        """Groups that were accepted, or are open within what staleness lets in."""
+        return self.n_accepted_groups + self.n_open_groups - len(self.ahead)
+
     def may_begin(self, group: Group) -> bool:
-        """Whether all members of the group may have an environment, or it would be alone."""
+        """Whether all members of the group may have an environment, or it would be alone.
+
+        What is ahead leaves half of the environments to evaluation and to what is not.
+        """
         n_members = self.n_begun_members + len(group.members)
+        if group.ahead:
+            return 2 * n_members <= self.limits.max_open_environments
         return self.n_begun_members == 0 or n_members <= self.limits.max_open_environments
 
     @property

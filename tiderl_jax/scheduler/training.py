@@ -22,6 +22,7 @@ from tiderl_jax.core.commands import (
 from tiderl_jax.core.errors import InvariantError
 from tiderl_jax.core.events import RankLost, RankReady, Trained, Updated, WeightsLoaded
 from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, Role, RolloutId
+from tiderl_jax.scheduler.ahead import let_in
 from tiderl_jax.scheduler.groups import drop_group
 from tiderl_jax.scheduler.microbatches import shape
 from tiderl_jax.scheduler.phases import note_idleness, update_placeable
@@ -142,6 +143,7 @@ def go_on(move: Move) -> None:
     _end_evaluation(move.state)
     _publish(move)
     _catch_up(move)
+    let_in(move)
     _begin_evaluation(move)
     _start_step(move)
     _take_ready(move)
@@ -324,7 +326,10 @@ def _drop_stale(move: Move) -> None:
 def request_training_tasks(move: Move) -> None:
     """Requests what the demand says; one request is outstanding at a time."""
     state = move.state
-    n_groups = 0 if Purpose.TRAIN in state.requested else move.policies.staleness.demand(state)
+    if Purpose.TRAIN in state.requested:
+        return
+    n_ahead = state.limits.prompts_per_step if move.policies.admission.opens_ahead else 0
+    n_groups = move.policies.staleness.demand(state, n_ahead)
     if n_groups > 0:
         state.requested[Purpose.TRAIN] = n_groups
         move.say(RequestTasks(Purpose.TRAIN, n_groups))
