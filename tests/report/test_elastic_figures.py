@@ -27,8 +27,10 @@ from tiderl_jax.core.commands import (
     DropRollout,
     Feed,
     Migrate,
+    PauseEnvironment,
     Publish,
     Repartition,
+    ResumeEnvironment,
     RunTurn,
     StartStep,
     StepMode,
@@ -311,3 +313,18 @@ def test_a_rollout_that_has_ended_cannot_fail_any_more():
     ]
     row = one_row(turns)
     assert (row["train/trained_tokens"], row["rollout/environment_failures"]) == (5, 0)
+
+
+def test_a_rank_whose_rollouts_are_held_waits_for_staleness_and_not_for_the_scheduler():
+    rollout = train(0)
+    turns = [
+        (0, None, [Admit(rollout, RANK_0)], []),
+        (2, EnvironmentReady(rollout, 5), [PauseEnvironment(rollout)], []),
+        (7, NOTHING, [ResumeEnvironment(rollout)], []),
+        (8, NOTHING, [RunTurn(rollout, RANK_0)], []),
+        (10, updated(1, V1, 0, 0), [], []),
+    ]
+    row = one_row(turns)
+    assert row["idle/rollout_environments_s"] == 2
+    assert row["idle/rollout_scheduler_s"] == 1
+    assert row["idle/rollout_staleness_s"] == 5 + 10  # the other rank has nothing

@@ -45,10 +45,23 @@ def test_what_is_ahead_opens_its_environment_and_is_held_until_new_weights_are_t
 
     hand.play(member(0))
     hand.update()
+    hand.bring(2)
+    assert hand.admitted() == [member(2)]  # whatever the rank has: nothing is sampled
     assert hand.started_turns() == []  # let in, but the rank still has the old weights
     assert phase(hand, 1) is Phase.HELD
     hand.load_weights()
     assert hand.said(ResumeEnvironment) == [ResumeEnvironment(member(1))]
+    assert hand.started_turns() == [member(1)]
+
+
+def test_an_environment_that_is_ready_while_its_rank_still_loads_is_held() -> None:
+    hand = hand_of()
+    hand.bring(0, 1)
+    hand.play(member(0))
+    hand.update()
+    hand.ready(member(1))
+    assert hand.started_turns() == []
+    hand.load_weights()
     assert hand.started_turns() == [member(1)]
 
 
@@ -77,6 +90,7 @@ def test_when_let_in_a_group_goes_to_the_rank_that_is_the_emptiest_by_then() -> 
     ranks = {index: hand.state.groups[train_group(index)].rank for index in range(6)}
     assert ranks == {0: 0, 1: 1, 2: 0, 3: 1, 4: 0, 5: 1}
     hand.ready(member(4))
+    assert hand.state.live(member(4)).expected_tokens == 0  # it grows only when it is let in
     for index in (1, 3):
         hand.play(member(index), rank=1)
     hand.update()
@@ -84,20 +98,30 @@ def test_when_let_in_a_group_goes_to_the_rank_that_is_the_emptiest_by_then() -> 
 
 
 def test_time_does_not_run_while_a_rollout_is_held() -> None:
-    hand = hand_of(deadline_s=100)
+    hand = hand_of(deadline_s=100, n_slots=1, members=2)
     hand.bring(0, 1)
-    hand.ready(member(1))
+    for position in (0, 1):
+        hand.ready(member(1, position))
     hand.now_ns = 90 * S
-    hand.play(member(0))
+    for position in (0, 1):
+        hand.play(member(0, position))
     hand.update_and_load()
-    assert hand.started_turns() == [member(1)]
-    hand.turn(member(1))
+    hand.turn(member(1, 0))
+    hand.ready(member(1, 0))
+    assert hand.state.live(member(1, 0)).phase is Phase.READY  # the slot is taken
     hand.tell(TimerFired(100 * S), at_s=100)
     assert hand.said(EndRollout) == []
     assert hand.said(SetTimer) == [SetTimer(190 * S)]
-    hand.ready(member(1), 10)
-    hand.turn(member(1))
-    assert hand.said(EndRollout) == []
+    hand.tell(TimerFired(190 * S), at_s=190)
+    assert [command.rollout for command in hand.said(EndRollout)] == [member(1, 0)]
+
+
+def test_one_step_off_publishes_although_a_group_is_ahead() -> None:
+    hand = hand_of(staleness="batchwise")
+    hand.bring(0, 1)
+    hand.play(member(0))
+    hand.update_and_load()
+    assert hand.state.ranks[RankId(0)].version == 1
 
 
 def test_a_group_that_fails_while_it_is_ahead_is_replaced_by_another_that_is_ahead() -> None:

@@ -171,6 +171,7 @@ def test_a_split_without_anyone_idle_is_left_alone() -> None:
 
 def test_windows_with_an_evaluation_and_the_one_after_it_do_not_count() -> None:
     state, guarded = state_of(), GuardedErsScaling()
+    run_guarded(state, FLAT, 1)
     state.evaluation = Evaluation(step=1, version=PolicyVersion(0), n_groups_left=1)
     for _ in range(10):
         assert guarded.plan(state, window(trainer_wait=0.9)) == []

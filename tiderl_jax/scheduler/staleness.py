@@ -78,11 +78,11 @@ class BatchwiseStaleness(BoundedStaleness):
 
     def demand(self, state: State, n_ahead: int) -> int:
         """A whole batch when none is open, or what a batch lost to faults."""
-        if state.n_open_groups:
+        if state.n_open_groups > len(state.ahead):
             return 0
         n_missing = state.limits.prompts_per_step - len(state.buffer)
         return min(super().demand(state, n_ahead), n_missing)
 
     def may_publish(self, state: State) -> bool:
         """Only between batches: no rollout is interrupted."""
-        return state.n_open_groups == 0
+        return state.n_open_groups == len(state.ahead)
