@@ -129,12 +129,13 @@ class CtbBatching:
 
     def key(self, state: State, rollout: Rollout) -> Key:
         """P = w1 evaluation + w2 group completion + w3 active + w4 context; ties by age."""
-        group, weights = state.groups[rollout.id.group], state.limits.priority
+        group, limits = state.groups[rollout.id.group], state.limits
+        weights = limits.priority
         priority = (
             weights.evaluation * group.is_evaluation
             + weights.group_completion * group.share_ended
             + weights.active * (rollout.n_turns > 0)
-            + weights.context * rollout.context_tokens / state.limits.max_context_tokens
+            + weights.context * rollout.context_tokens / limits.max_context_tokens
         )
         return (-priority, group.born, rollout.id.member)
 

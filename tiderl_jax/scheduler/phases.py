@@ -7,8 +7,8 @@ from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.state import Group, Phase, Rank, Rollout, State
 
 _GROWING = (Phase.STARTING, Phase.HELD, Phase.READY, Phase.DECODING, Phase.ACTING)
-_WANTS_TURN = (Phase.READY, Phase.PARKED_READY)
 _PAUSABLE = (Phase.READY, Phase.ACTING)
+_DECODING, _HELD, _PARKED_ACTING = Phase.DECODING, Phase.HELD, Phase.PARKED_ACTING
 
 
 def turn_tokens(state: State, rank: Rank, rollout: Rollout) -> int:
@@ -26,25 +26,27 @@ def enter(move: Move, rollout: Rollout, phase: Phase) -> None:
     """Puts a rollout into a phase, and into every sum and queue that the phase belongs to."""
     state, was = move.state, rollout.phase
     rollout.phase, rollout.since_ns = phase, move.now_ns
-    state.n_environments += phase.is_open - was.is_open
+    n_opened = phase.is_open - was.is_open
+    state.n_environments += n_opened
     state.n_working += phase.waits_for_driver - was.waits_for_driver
     if rollout.rank is None:
         return
     rank = state.ranks[rollout.rank]
-    rank.n_open += phase.is_open - was.is_open
+    rank.n_open += n_opened
     rank.n_parked += phase.is_parked - was.is_parked
-    if phase is Phase.DECODING:
+    if phase is _DECODING:
         rank.decoding[rollout.id] = None
-    elif was is Phase.DECODING:
+        note_idleness(move, rank)
+    elif was is _DECODING:
         rank.decoding.pop(rollout.id, None)
-    if phase is Phase.HELD and not _is_ahead(state, rollout):
-        rank.held[rollout.id] = None
-    elif was is Phase.HELD:
+        note_idleness(move, rank)
+    elif was is _HELD:
         rank.held.pop(rollout.id, None)
-    note_idleness(move, rank)
-    _account(state, rank, rollout)
+    if phase is _HELD and not _is_ahead(state, rollout):
+        rank.held[rollout.id] = None
+    if _account(state, rank, rollout) or n_opened:
+        update_placeable(state, rank)
     queue(move, rollout)
-    update_placeable(state, rank)
     move.touched[rank.spec.rank] = None
 
 
@@ -77,32 +79,41 @@ def _is_ahead(state: State, rollout: Rollout) -> bool:
     return rollout.phase is Phase.HELD and state.groups[rollout.id.group].ahead
 
 
-def _account(state: State, rank: Rank, rollout: Rollout) -> None:
-    if rollout.phase is Phase.DECODING:
+def _account(state: State, rank: Rank, rollout: Rollout) -> bool:
+    """Counts the rollout's tokens; whether its rank expects more or fewer than before."""
+    phase = rollout.phase
+    if phase is _DECODING:
         used_tokens = turn_tokens(state, rank, rollout)
     else:
         used_tokens = rank.rounded(rollout.held_tokens)
-    rank.used_tokens += used_tokens - rollout.used_tokens
-    rollout.used_tokens = used_tokens
-    grows = rollout.phase in _GROWING and not _is_ahead(state, rollout)
-    expected = expected_tokens(state, rank, rollout.context_tokens) if grows else 0
+    if used_tokens != rollout.used_tokens:
+        rank.used_tokens += used_tokens - rollout.used_tokens
+        rollout.used_tokens = used_tokens
+    expected = 0
+    if phase in _GROWING and not _is_ahead(state, rollout):
+        expected = expected_tokens(state, rank, rollout.context_tokens)
     change = expected - rollout.expected_tokens
+    if change == 0:
+        return False
     rollout.expected_tokens = expected
     rank.expected_tokens += change
     if rollout.id.group.purpose.is_evaluation:
         rank.expected_evaluation_tokens += change
+    return True
 
 
 def queue(move: Move, rollout: Rollout) -> None:
     """Files the rollout under its present priority wherever it waits."""
-    rank, phase = move.state.rank_of(rollout), rollout.phase
-    wants = phase in _WANTS_TURN
+    state, name, phase = move.state, rollout.id, rollout.phase
+    rank = state.rank_of(rollout)
+    wants_turn, is_acting = phase.wants_turn, phase is _PARKED_ACTING
     pausable = rollout.held_tokens > 0 and phase in _PAUSABLE
-    parked = phase is Phase.PARKED_ACTING
-    key = move.policies.batching.key(move.state, rollout) if wants or pausable or parked else ()
-    rank.ready.file(rollout.id, key, wants)
-    rank.idle.file(rollout.id, tuple([-part for part in key]), pausable)
-    rank.parked_acting.file(rollout.id, key, parked)
+    key = ()
+    if wants_turn or pausable or is_acting:
+        key = move.policies.batching.key(state, rollout)
+    rank.ready.file(name, key, wants_turn)
+    rank.idle.file(name, tuple([-part for part in key]), pausable)
+    rank.parked_acting.file(name, key, is_acting)
 
 
 def queue_partial(move: Move, rank: Rank, group: Group) -> None:

@@ -26,7 +26,13 @@ class RankSpec:
 
 
 class Phase(Enum):
-    """Where a rollout is; always exactly one."""
+    """Where a rollout is; always exactly one. What follows from it is looked up millions of times.
+
+    is_open: the rollout has an environment.
+    is_parked: its KV may be reclaimed, and its environment's clock stands still.
+    waits_for_driver: a driver owes an event about it.
+    wants_turn: its next turn may run.
+    """
 
     PENDING = "pending"  # not admitted yet
     STARTING = "starting"  # its environment is being opened
@@ -39,20 +45,11 @@ class Phase(Enum):
     ENDING = "ending"  # truncated; its trajectory is being closed
     ENDED = "ended"
 
-    @property
-    def is_parked(self) -> bool:
-        """Whether the rollout's KV may be reclaimed and its environment's clock stands still."""
-        return self in (Phase.PARKED_READY, Phase.PARKED_ACTING)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the rollout has an environment."""
-        return self not in (Phase.PENDING, Phase.ENDED)
-
-    @property
-    def waits_for_driver(self) -> bool:
-        """Whether a driver owes an event about the rollout."""
-        return self in (Phase.STARTING, Phase.DECODING, Phase.ACTING, Phase.ENDING)
+    def __init__(self, word: str) -> None:
+        self.is_open = word not in ("pending", "ended")
+        self.is_parked = word in ("parked_ready", "parked_acting")
+        self.waits_for_driver = word in ("starting", "decoding", "acting", "ending")
+        self.wants_turn = word in ("ready", "parked_ready")
 
 
 @dataclass(slots=True)
@@ -97,6 +94,7 @@ class Group:
     phase: GroupPhase = GroupPhase.UNPROBED
     ahead: bool = False  # beyond what staleness lets in: environments may open, no turn may run
     begun: bool = False  # all its members may have an environment
+    is_evaluation: bool = field(init=False)  # it is scored only
     n_probes: int = 0
     holds_probe: bool = False  # the probe's environment waits for the first member
     prompt_tokens: int = 0  # of the first turn, as probed; 0 where nobody probes
@@ -106,10 +104,8 @@ class Group:
     ended: dict[RolloutId, int] = field(default_factory=dict[RolloutId, int])  # context tokens
     oldest_version: PolicyVersion | None = None  # among all members' sampled tokens
 
-    @property
-    def is_evaluation(self) -> bool:
-        """Whether the group is scored only."""
-        return self.id.purpose.is_evaluation
+    def __post_init__(self) -> None:
+        self.is_evaluation = self.id.purpose.is_evaluation
 
     @property
     def n_unfinished(self) -> int:
