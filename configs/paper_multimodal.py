@@ -2,9 +2,10 @@
 
     python -m experiments.sweep --config configs/paper_multimodal.py --workdir runs/paper_multimodal
 
-OSWorld and ScienceBoard with shapes like Qwen3-VL-4B and Qwen3.5-9B on 32 simulated H100, 40
-steps of 50 turns, five seeds. Images stand in the prompt (the last five screenshots); that a
-moving window of them breaks the KV behind it is left out, so KV hit rates are upper bounds.
+OSWorld and ScienceBoard with shapes like Qwen3-VL-4B and Qwen3.5-9B on 32 simulated H100, episodes
+of 50 turns, five seeds; the first 10 of the paper's 40 steps. Images stand in the prompt (the last
+five screenshots); that a moving window of them breaks the KV behind it is left out, so KV hit rates
+are upper bounds.
 Hardware: none (virtual time); about 30 minutes on two CPU cores.
 """
 
@@ -12,7 +13,6 @@ from ml_collections import ConfigDict
 
 from configs import paper
 from configs.shapes import QWEN3_VL_4B, QWEN35_9B
-from tiderl_jax.report.claims import Claim, ratio, ratio_to_best
 
 CONTEXT_TOKENS = 32_768  # assumed: five screenshots and 50 turns of text
 WORKLOADS = paper.workloads(("osworld", "scienceboard"), {"4b": QWEN3_VL_4B, "9b": QWEN35_9B})
@@ -23,35 +23,13 @@ seeds = (0, 1, 2, 3, 4)
 
 points = paper.compared(WORKLOADS, CONTEXT_TOKENS)
 
-claims = [
-    claim
-    for workload in WORKLOADS
-    for ours in ("tiderl_paper", "tiderl")
-    for claim in (
-        Claim(
-            f"{workload}: goodput of {ours} over sync",
-            ratio("goodput_tokens_per_s", f"{workload}/{ours}", f"{workload}/sync"),
-            at_least=6.02,
-            source="TideRL reports 6.02 on multimodal workloads over verl",
-        ),
-        Claim(
-            f"{workload}: goodput of {ours} over the best static asynchronous policy",
-            ratio_to_best(
-                "goodput_tokens_per_s",
-                f"{workload}/{ours}",
-                tuple(f"{workload}/{name}" for name in paper.ASYNCHRONOUS),
-            ),
-            at_least=1.33,
-            source="TideRL reports more than 1.33",
-        ),
-    )
-]
+claims = [claim for workload in WORKLOADS for claim in paper.goodput_claims(workload, 6.02, {})]
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
     """OSWorld with the 4B shape; the points change the rest."""
     config = paper.cluster(QWEN3_VL_4B, "osworld", max_turns=50, context_tokens=CONTEXT_TOKENS)
     config.name = "paper_multimodal"
-    config.steps = 40
+    config.steps = 10
     config.learner.tokens_per_row = CONTEXT_TOKENS
     return config

@@ -114,6 +114,34 @@ class Gain:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class OverCells:
+    """The smallest or the middle one of the same measure in many cells of a grid, seed by seed."""
+
+    statistic: str
+    cells: Sequence[Measure]
+
+    def per_seed(self, summaries: SeedsOf) -> list[float]:
+        """See `Measure`; nothing unless every cell was measured."""
+        of_cells = [cell.per_seed(summaries) for cell in self.cells]
+        statistic = {"min": np.min, "median": np.median}[self.statistic]
+        return [float(statistic(of_seed)) for of_seed in zip(*of_cells, strict=False)]
+
+    def baseline(self, summaries: SeedsOf) -> str:
+        """See `Measure`; each cell has its own."""
+        return "of each cell"
+
+
+def min_over(cells: Sequence[Measure]) -> OverCells:
+    """The measure in the cell where it is the smallest."""
+    return OverCells("min", cells)
+
+
+def median_over(cells: Sequence[Measure]) -> OverCells:
+    """The measure in the cell in the middle."""
+    return OverCells("median", cells)
+
+
 def figure(key: str, run: str) -> Figure:
     """The figure `key` of `run`."""
     return Figure(key, run)
