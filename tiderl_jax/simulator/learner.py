@@ -110,6 +110,7 @@ class VirtualLearner:
                 if not self._is_trimmed(lag(at_version, version))
             }
             at_lags.update(fresh)
+            self._tally.workload(episode.workload).tokens_at_lag.update(fresh)
             n_trimmed += sum(episode.sampled.values()) - sum(fresh.values())
             lags += [max(fresh)] if fresh else []
         self.version = PolicyVersion(at_version + 1)

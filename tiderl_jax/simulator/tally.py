@@ -15,6 +15,7 @@ class Sizes:
 
     n: int = 0
     turns: int = 0
+    sampled_tokens: int = 0
     context_tokens: int = 0
     duration_s: float = 0.0  # from admission to the end
 
@@ -22,6 +23,7 @@ class Sizes:
         """Adds one that has ended."""
         self.n += 1
         self.turns += episode.n_turns
+        self.sampled_tokens += episode.n_sampled_tokens
         self.context_tokens += episode.trained_context_tokens
         self.duration_s += episode.duration_s
 
@@ -35,6 +37,7 @@ class WorkloadTally:
     dropped_groups: int = 0
     ended: Sizes = field(default_factory=Sizes)  # rollouts, whatever became of their group
     trained: Sizes = field(default_factory=Sizes)
+    tokens_at_lag: Counter[int] = field(default_factory=Counter[int])  # trained
 
 
 @dataclass(slots=True)
