@@ -64,6 +64,7 @@ TAMPERINGS: dict[str, Callable[[State], object]] = {
     "since which it runs no turn": lambda s: setattr(s.ranks[RANK], "idle_since_ns", 3),
     "ranks are owed": lambda s: setattr(s, "n_changing", 1),
     "miscounted: they are 1": lambda s: setattr(s, "n_rollout_ranks", 2),
+    "counted as trainers": lambda s: setattr(s, "n_trainer_ranks", 2),
     "counted as loading": lambda s: setattr(s, "n_loading", 1),
     "counted as working": lambda s: setattr(s, "n_working", 9),
     "members are unfinished": lambda s: setattr(s, "n_unfinished_members", 1),

@@ -87,6 +87,9 @@ def _partition(state: State) -> Iterator[str]:
     sums = (len(rolling), sum(rank.budget_tokens for rank in rolling))
     if sums != (state.n_rollout_ranks, state.pool_tokens):
         yield f"The ranks that roll out are miscounted: they are {len(rolling)}."
+    n_trainers = len(state.with_role(Role.TRAINER))
+    if n_trainers != state.n_trainer_ranks:
+        yield f"{state.n_trainer_ranks} ranks are counted as trainers where {n_trainers} are."
     n_loading = sum(rank.loading is not None for rank in state.ranks.values())
     if n_loading != state.n_loading:
         yield f"{state.n_loading} ranks are counted as loading where {n_loading} are."

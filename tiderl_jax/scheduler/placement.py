@@ -28,9 +28,10 @@ def change_role(move: Move, rank_id: RankId, role: Role) -> None:
 
 
 def take_role(state: State, rank: Rank, role: Role | None) -> None:
-    """Changes the role of a rank, and the sums over the ranks that roll out."""
+    """Changes the role of a rank, and the sums over the ranks of each role."""
     change = (role is Role.ROLLOUT) - (rank.role is Role.ROLLOUT)
     state.n_rollout_ranks += change
+    state.n_trainer_ranks += (role is Role.TRAINER) - (rank.role is Role.TRAINER)
     state.pool_tokens += change * rank.budget_tokens
     rank.role = role
 

@@ -259,6 +259,7 @@ class State:
     published_digest: str | None = None  # of that version; None until a rank proved one
     published_groups: int = 0  # that had trained by that version
     n_rollout_ranks: int = 0
+    n_trainer_ranks: int = 0
     pool_tokens: int = 0  # of all rollout ranks
     n_loading: int = 0  # ranks that have not proved it yet
     n_changing: int = 0  # ranks whose `RankReady` is owed
@@ -305,7 +306,7 @@ class State:
     @property
     def n_trainers(self) -> int:
         """Ranks that the trainer has; those of a shared machine are the rollout ranks."""
-        return self.limits.n_shared_trainers or len(self.with_role(Role.TRAINER))
+        return self.limits.n_shared_trainers or self.n_trainer_ranks
 
     @property
     def n_accepted_groups(self) -> int:
