@@ -55,6 +55,7 @@ def test_a_timer_fires_at_its_time_and_events_go_first() -> None:
 
 
 def test_a_dead_worker_ends_the_run_with_its_own_error() -> None:
+    """H7 of the users' cases: whatever thread it was, nothing hangs and the cause is named."""
     inbox = Inbox()
 
     def work() -> None:

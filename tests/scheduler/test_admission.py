@@ -212,3 +212,12 @@ def test_a_new_group_does_not_join_a_rank_where_members_of_another_wait_for_room
         Admit(member(2, 0), RankId(1)),
         Admit(member(2, 1), RankId(1)),
     ]
+
+
+def test_eager_admission_probes_only_what_the_pool_might_not_hold_at_its_largest() -> None:
+    for budget_tokens, probed in ((400, []), (110, [Probe(train_group(1))])):
+        hand = Hand("tiderl", bound=1, budget_tokens=budget_tokens, prompts=1)
+        hand.load_weights()
+        hand.tell(TasksArrived((train_group(0), train_group(1)), 1))  # of 100 tokens at most
+        assert hand.said(Probe) == probed
+        assert len(hand.admitted()) == 2 - len(probed)

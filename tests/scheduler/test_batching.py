@@ -1,8 +1,9 @@
 """Which turn runs, who is paused, and what the pool holds."""
 
-from hand import Hand, member
+from hand import Hand, member, train_group
 
 from tiderl_jax.core.commands import (
+    Migrate,
     Pause,
     PauseEnvironment,
     Release,
@@ -183,3 +184,61 @@ def test_a_task_in_execution_runs_before_an_older_one_that_has_not_begun() -> No
     hand.ready(member(3))
     hand.turn(member(5))
     assert hand.started_turns() == [member(3)]
+
+
+def test_without_sticky_routing_a_turn_goes_to_the_rank_with_the_fewest_rollouts() -> None:
+    moved = {"request_nonsticky": [Migrate(member(1), RankId(0))], "request": []}
+    for batching, expected in moved.items():
+        hand = Hand("async", batching=batching, n_ranks=2, prompts=2, max_rollouts=0)
+        hand.load_weights()
+        hand.bring(0, 1, 2, 3)
+        ranks = [hand.state.groups[train_group(index)].rank for index in range(4)]
+        assert ranks == [0, 1, 0, 1]
+        for index in (0, 2):
+            hand.play(member(index), rank=0)  # rank 0 is empty now
+        hand.ready(member(1))
+        assert hand.said(Migrate) == expected
+        assert hand.started_turns() == [member(1)]
+
+
+def test_in_lockstep_the_next_turns_run_when_the_last_environment_has_answered() -> None:
+    hand = Hand("sync_lockstep", members=3, max_rollouts=0)
+    hand.load_weights()
+    hand.bring(0)
+    first, second, third = (member(0, position) for position in range(3))
+    hand.ready(first)
+    hand.ready(second)
+    assert hand.started_turns() == []
+    hand.ready(third)
+    assert hand.started_turns() == [first, second, third]
+    for rollout in (first, second, third):
+        hand.turn(rollout)
+    hand.ready(second)
+    hand.end(third)  # one that has ended is waited for no longer
+    assert hand.started_turns() == []
+    hand.ready(first)
+    assert hand.started_turns() == [second, first]
+
+
+def test_a_paused_rollout_without_room_goes_on_where_it_can_run_at_once() -> None:
+    hand = opened(n_ranks=2, bound=1)
+    for index in range(6):
+        hand.ready(member(index), 40)
+    ranks = {index: hand.state.live(member(index)).rank for index in range(6)}
+    full = [index for index, rank in ranks.items() if rank == 0]
+    empty = [index for index, rank in ranks.items() if rank == 1]
+    assert len(full) == len(empty) == 3
+    for index in full:
+        hand.turn(member(index), rank=0)
+    for index in full:
+        hand.ready(member(index), 20)
+    parked = [one for one in full if hand.state.live(member(one)).phase is Phase.PARKED_READY]
+    assert parked
+    for index in empty:
+        hand.turn(member(index), rank=1)
+        hand.end(member(index))
+    running = next(i for i in full if hand.state.live(member(i)).phase is Phase.DECODING)
+    hand.turn(member(running), rank=0)
+    assert hand.said(Migrate) == [Migrate(member(parked[0]), RankId(1))]
+    assert hand.started_turns() == [member(parked[0])]
+    assert hand.state.counters.escapes == 1

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hand import Hand
+from hand import ELASTIC, WEIGHTS, Hand
 
+from tiderl_jax.core.config import SchedulerConfig
 from tiderl_jax.core.errors import ConfigError
-from tiderl_jax.scheduler.presets import DECISIONS, PRESETS, resolve_preset
+from tiderl_jax.scheduler.presets import DECISIONS, PRESETS, policy_name, resolve_preset
 
 
 def test_a_preset_names_every_decision() -> None:
@@ -48,3 +49,22 @@ def test_a_pool_that_cannot_hold_one_rollout_is_refused() -> None:
 def test_a_synchronous_run_trains_on_policy_whatever_bound_is_asked_for() -> None:
     assert Hand("sync", bound=3).state.limits.staleness_bound == 0
     assert replace(Hand("tiderl", bound=3).state.limits).staleness_bound == 3
+
+
+def test_the_name_of_a_policy_says_what_differs_from_its_preset() -> None:
+    config = SchedulerConfig(
+        preset="tiderl",
+        admission="",
+        batching="ctb",  # as the preset has it
+        staleness="",
+        pipelining="",
+        scaling="static",
+        staleness_bound=1,
+        max_open_groups=4,
+        max_open_environments=8,
+        max_open_rollouts_per_rank=0,
+        priority=WEIGHTS,
+        elastic=ELASTIC,
+    )
+    assert policy_name(config) == "tiderl(scaling=static)"
+    assert policy_name(replace(config, scaling="")) == "tiderl"

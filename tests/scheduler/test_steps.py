@@ -151,6 +151,7 @@ def test_evaluation_comes_first_after_every_so_many_steps_and_last() -> None:
 
 
 def test_an_evaluation_holds_back_newer_versions_and_the_learner_goes_on_within_the_bound() -> None:
+    """H5 of the users' cases: the evaluation ends, then the ranks get the newest version."""
     hand = Hand(n_evaluation_tasks=1, bound=1, steps=5, prompts=1)
     hand.load_weights()
     rollouts = hand.bring_evaluation()

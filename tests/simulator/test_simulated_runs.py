@@ -240,6 +240,7 @@ def test_an_environment_that_never_answers_costs_its_deadline_and_not_the_step()
 
 
 def test_dropped_groups_are_replaced_until_every_batch_is_full() -> None:
+    """H2 of the users' cases; `flaws` holds where the loader stands against what arrived."""
     faults: Changes = {
         "environment.max_attempts": 1,
         "simulation.faults.crash": 0.05,
@@ -304,6 +305,25 @@ def test_a_stopped_run_goes_on_from_its_snapshot_and_trains_each_group_once(
     trained = first.tally.trained_groups[:n_kept] + second.tally.trained_groups
     n_groups = config.steps * config.rollout.prompts_per_step
     assert len(trained) == len(set(trained)) == n_groups
+
+
+def test_a_run_can_be_stopped_at_any_event_and_loses_nothing() -> None:
+    """H8 of the users' cases: what was asked for has trained, was dropped, or comes again."""
+    config = small_config("tiderl", steps=3, evaluation__n_tasks=1)
+    times_ns = [now_ns for _, now_ns in simulate(config, journal=True, timeline=False).journal]
+    for now_ns in times_ns[:: -(-len(times_ns) // 200)]:
+        run = checked(config, stop_s=now_ns / 1e9, timeline=False)
+        state, tally = run.scheduler.state, run.tally
+        assert state.n_environments == 0
+        assert not state.groups
+        assert all(not rank.decoding and rank.used_tokens == 0 for rank in state.ranks.values())
+        trained, dropped = set(tally.trained_groups), set(tally.dropped_groups)
+        assert not trained & dropped
+        assert len(trained | dropped) == state.next_train_index
+        step = state.learner.step  # fed in part; what it had is trained again, whole
+        again = dropped | (set(step.groups) if step else set())
+        unfinished = run.scheduler.snapshot()["unfinished_train_indices"]
+        assert unfinished == sorted(group.number for group in again)
 
 
 def test_a_resumed_run_hands_out_again_what_was_in_flight() -> None:
