@@ -309,7 +309,8 @@ def test_a_stopped_run_goes_on_from_its_snapshot_and_trains_each_group_once(
 
 def test_a_run_can_be_stopped_at_any_event_and_loses_nothing() -> None:
     """H8 of the users' cases: what was asked for has trained, was dropped, or comes again."""
-    config = small_config("tiderl", steps=3, evaluation__n_tasks=1)
+    small: Changes = {"rollout.prompts_per_step": 2, "rollout.samples_per_prompt": 2}
+    config = small_config("tiderl", steps=3, evaluation__n_tasks=1, **small)
     times_ns = [now_ns for _, now_ns in simulate(config, journal=True, timeline=False).journal]
     for now_ns in times_ns[:: -(-len(times_ns) // 200)]:
         run = checked(config, stop_s=now_ns / 1e9, timeline=False)

@@ -351,7 +351,5 @@ def finish(move: Move) -> None:
         drop_group(move, group, DropReason.UNFINISHED)
         if not group.is_evaluation:
             state.returning.add(group.id.number)  # a resumed run hands it out again
-    if learner.step is not None:
-        state.returning.update(group.number for group in learner.step.groups)
     state.over = True
     move.say(Finish(complete))
