@@ -147,7 +147,7 @@ def goodput_claims(workload: str, over_sync: float, over: Mapping[str, float]) -
     """
     best = {"asynchronous policy": (ASYNCHRONOUS, 1.33)}
     for preset, gain in over.items():
-        best[f"{preset}"] = (tuple(f"{preset}@{f}" for f in FRACTIONS), gain)
+        best[preset] = (tuple(f"{preset}@{f}" for f in FRACTIONS), gain)
     return [
         claim
         for ours in OURS
