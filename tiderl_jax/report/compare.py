@@ -116,11 +116,22 @@ def _are_simulated(runs: RunsOf) -> bool:
 
 def markdown_table(runs: RunsOf, figures: Sequence[str]) -> str:
     """One row per run: each figure's mean over seeds, with its spread."""
-    header = ["run", "seeds", *figures]
+    return spread_table(
+        {
+            name: {figure: measured(records, figure) for figure in figures}
+            for name, records in runs.items()
+        }
+    )
+
+
+def spread_table(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """One row per run, as Markdown; of each figure the values at all seeds that have it."""
+    header = ["run", "seeds", *next(iter(rows.values()))]
     lines = [header, ["---"] * len(header)]
-    for name, records in runs.items():
-        cells = (_cell(measured(records, figure)) for figure in figures)
-        lines.append([name.replace("|", "\\|"), str(len(records)), *cells])
+    for name, figures in rows.items():
+        n_seeds = max(map(len, figures.values()))
+        cells = map(_cell, figures.values())
+        lines.append([name.replace("|", "\\|"), str(n_seeds), *cells])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
