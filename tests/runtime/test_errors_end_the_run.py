@@ -213,3 +213,19 @@ def test_an_error_in_any_part_ends_the_run_with_that_error(part: str, scene: Sce
 def test_a_reward_that_is_no_number_ends_the_run_when_no_fault_is_allowed(scene: Scene) -> None:
     scene.world.step = lambda action: Answer("", float("nan"), done=True)
     ends_with(scene, TiderlError, "a reward must be a finite number, not nan")
+
+
+def test_an_environment_that_never_answers_does_not_keep_a_run_from_ending(scene: Scene) -> None:
+    answers, released = iter([True, False]), threading.Event()
+
+    def step(action: str) -> Answer:
+        return released.wait() if next(answers) else broken()
+
+    scene.world.step = step
+    began_s = time.monotonic()
+    try:
+        with pytest.raises(TiderlError, match="broken on purpose"):
+            scene.run.to_end(StopFlag())
+        assert time.monotonic() - began_s < AT_MOST_S
+    finally:
+        released.set()

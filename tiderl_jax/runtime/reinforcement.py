@@ -1,7 +1,6 @@
 """Reinforcement: the scheduler's event loop in wall time, over real engines, worlds and learner."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from tiderl_jax.core.commands import Abort, Command, Finish
@@ -29,7 +28,7 @@ from tiderl_jax.runtime.progress import ProgressDisplay
 from tiderl_jax.runtime.run_folder import RunFolder
 from tiderl_jax.runtime.stop import StopFlag
 from tiderl_jax.runtime.tasks import TaskSource
-from tiderl_jax.runtime.threads import supervised
+from tiderl_jax.runtime.threads import DaemonPool, supervised
 from tiderl_jax.runtime.weights import Published, publish
 from tiderl_jax.scheduler import loop
 from tiderl_jax.scheduler.presets import policy_name
@@ -122,7 +121,7 @@ class Reinforcement:
         executor = Executor(
             rules, inbox, self._tasks, episodes, self._parts.renderer, self._on_trajectory
         )
-        with ThreadPoolExecutor(N_ENVIRONMENT_THREADS, "environment") as threads:
+        with DaemonPool(N_ENVIRONMENT_THREADS, "environment") as threads:
             environments = EnvironmentPool(
                 self._parts.world,
                 config.environment,
