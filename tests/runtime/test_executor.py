@@ -30,6 +30,7 @@ from tiderl_jax.core.segments import Owner, Segment
 from tiderl_jax.core.trajectories import Outcome, Task, Trajectory
 from tiderl_jax.decoder.turns import TurnRequest
 from tiderl_jax.envs.protocol import Answer, Split
+from tiderl_jax.learner.selection import select
 from tiderl_jax.models.chat import ChatRenderer
 from tiderl_jax.models.tokenizer import Tokenizer
 from tiderl_jax.runtime.episodes import Episodes
@@ -255,13 +256,18 @@ def test_a_dropped_member_frees_what_it_holds_and_leaves_the_rest_of_its_group(
     assert [t.rollout for t in scene.episodes.take(rollout().group)] == [rollout(1)]
 
 
-def test_a_member_dropped_when_it_has_just_ended_does_not_train(scene: Scene) -> None:
-    for member in (0, 1):
+def test_the_reward_of_a_member_that_was_dropped_is_no_part_of_its_groups_baseline(
+    scene: Scene,
+) -> None:
+    """S5 of the users' cases: also when it had just ended. There is no setting that keeps it."""
+    for member, reward in ((0, 1.0), (1, 1.0), (2, 0.0)):
         scene.begin(rollout(member))
         scene.say(rollout(member), "left")
-        scene.executor.answered(rollout(member), Answer("", 1.0, done=True))
+        scene.executor.answered(rollout(member), Answer("", reward, done=True))
     scene.do(DropRollout(rollout(0), DropReason.REDUNDANT))
-    assert [t.rollout for t in scene.episodes.take(rollout().group)] == [rollout(1)]
+    scene.do(StartStep(0, StepMode.COLOCATED, 0), Feed(0, 0, (rollout().group,), (), last=True))
+    (samples,) = select(scene.learner.steps[0][1], normalise_by_std=False).groups
+    assert {s.trajectory.rollout.member: s.advantage for s in samples} == {1: 0.5, 2: -0.5}
 
 
 def test_a_rollout_that_migrates_gives_up_its_pages_on_the_other_ranks() -> None:
