@@ -21,7 +21,8 @@ seeds = (0,)
 ASSUMED: dict[str, Point] = {
     "as_assumed": {},
     "delays_x0.1": {"simulation.delay_scale": 0.1},
-    "delays_x6": {"simulation.delay_scale": 6.0},
+    # In lock step a rollout may wait for the slowest environment for longer than the usual lease.
+    "delays_x6": {"simulation.delay_scale": 6.0, "environment.idle_lease_s": 3600.0},
     "tail_x0.5": {"simulation.delay_tail": 0.5},
     "tail_x2": {"simulation.delay_tail": 2.0},
     "batch_16": {"rollout.prompts_per_step": 16, "rollout.min_prompts_per_step": 8},
