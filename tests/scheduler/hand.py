@@ -1,6 +1,7 @@
 """A scheduler driven by hand: events in, commands out, invariants checked after each."""
 
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tiderl_jax.core.commands import Admit, Command, Publish, RunTurn
 from tiderl_jax.core.config import ElasticConfig, PriorityWeights, SchedulerConfig
@@ -61,6 +62,94 @@ def member(index: int, position: int = 0, attempt: int = 0) -> RolloutId:
     return RolloutId(train_group(index), position, attempt)
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What a test may choose, with sizes so small that everything can be counted by hand."""
+
+    preset: str = "tiderl_paper"
+    admission: str = ""
+    batching: str = ""
+    staleness: str = ""
+    pipelining: str = "full_batch"
+    scaling: str = "static"
+    elastic: ElasticConfig = ELASTIC
+    bound: int = 1
+    prompts: int = 1
+    min_prompts: int = 0  # as many as `prompts`
+    members: int = 1
+    group: GroupLimits | None = None
+    max_rollouts: int = 4
+    max_groups: int = 8
+    max_environments: int = 32
+    n_evaluation_tasks: int = 0
+    every_steps: int = 0
+    steps: int = 4
+    n_ranks: int = 1
+    n_trainers: int = 1
+    min_rollout: int = 0  # as many as `n_ranks`, and so for the most
+    max_rollout: int = 0
+    has_scorer: bool = True
+    n_slots: int = 4
+    budget_tokens: int = 400
+    deadline_s: float = 100.0
+    max_attempts: int = 2
+    max_faults: int = 10
+
+    @property
+    def n_members(self) -> int:
+        """Of a training group that arrives."""
+        return self.members + (self.group.n_extra if self.group else 0)
+
+    def config(self) -> SchedulerConfig:
+        return SchedulerConfig(
+            preset=self.preset,
+            admission=self.admission,
+            batching=self.batching,
+            staleness=self.staleness,
+            pipelining=self.pipelining,
+            scaling=self.scaling,
+            staleness_bound=self.bound,
+            max_open_groups=self.max_groups,
+            max_open_environments=self.max_environments,
+            max_open_rollouts_per_rank=self.max_rollouts,
+            priority=WEIGHTS,
+            elastic=self.elastic,
+        )
+
+    def limits(self, *, on_policy: bool) -> Limits:
+        return Limits(
+            steps=self.steps,
+            prompts_per_step=self.prompts,
+            min_prompts_per_step=self.min_prompts or self.prompts,
+            group=self.group or GroupLimits(self.members, 0, 0, self.members, False),
+            max_tokens_per_turn=MAX_TURN_TOKENS,
+            max_context_tokens=MAX_CONTEXT_TOKENS,
+            deadline_ns=round(self.deadline_s * S),
+            staleness_bound=0 if on_policy else self.bound,
+            max_open_groups=self.max_groups,
+            max_open_environments=self.max_environments,
+            max_open_rollouts_per_rank=self.max_rollouts,
+            priority=WEIGHTS,
+            elastic=self.elastic,
+            min_rollout_ranks=self.min_rollout or self.n_ranks,
+            max_rollout_ranks=self.max_rollout or self.n_ranks,
+            n_shared_trainers=0,
+            microbatch_tokens=MICROBATCH_TOKENS,
+            n_evaluation_tasks=self.n_evaluation_tasks,
+            evaluate_every_steps=self.every_steps,
+            max_attempts=self.max_attempts,
+            max_faults=self.max_faults,
+        )
+
+    def ranks(self) -> tuple[RankSpec, ...]:
+        """Those that roll out, then those that train."""
+        roles = [Role.ROLLOUT] * self.n_ranks + [Role.TRAINER] * self.n_trainers
+        return tuple(
+            RankSpec(RankId(rank), role, self.n_slots, self.budget_tokens, PAGE_TOKENS)
+            for rank, role in enumerate(roles)
+        )
+
+
 class Hand:
     """Keeps the scheduler, the time, and the commands of the last event."""
 
@@ -68,87 +157,18 @@ class Hand:
         self,
         preset: str = "tiderl_paper",
         *,
-        admission: str = "",
-        batching: str = "",
-        staleness: str = "",
-        pipelining: str = "full_batch",
-        scaling: str = "static",
-        elastic: ElasticConfig = ELASTIC,
-        bound: int = 1,
-        prompts: int = 1,
-        min_prompts: int = 0,
-        members: int = 1,
-        group: GroupLimits | None = None,
-        max_rollouts: int = 4,
-        max_groups: int = 8,
-        max_environments: int = 32,
-        n_evaluation_tasks: int = 0,
-        every_steps: int = 0,
-        steps: int = 4,
-        n_ranks: int = 1,
-        n_trainers: int = 1,
-        min_rollout: int = 0,
-        max_rollout: int = 0,
-        has_scorer: bool = True,
-        n_slots: int = 4,
-        budget_tokens: int = 400,
-        deadline_s: float = 100.0,
-        max_attempts: int = 2,
-        max_faults: int = 10,
         saved: dict[str, object] | None = None,
         started: bool = True,
+        **choices: Any,
     ) -> None:
-        config = SchedulerConfig(
-            preset=preset,
-            admission=admission,
-            batching=batching,
-            staleness=staleness,
-            pipelining=pipelining,
-            scaling=scaling,
-            staleness_bound=bound,
-            max_open_groups=max_groups,
-            max_open_environments=max_environments,
-            max_open_rollouts_per_rank=max_rollouts,
-            priority=WEIGHTS,
-            elastic=elastic,
-        )
-        chosen = policies(config)
-        limits = Limits(
-            steps=steps,
-            prompts_per_step=prompts,
-            min_prompts_per_step=min_prompts or prompts,
-            group=group or GroupLimits(members, 0, 0, members, False),
-            max_tokens_per_turn=MAX_TURN_TOKENS,
-            max_context_tokens=MAX_CONTEXT_TOKENS,
-            deadline_ns=round(deadline_s * S),
-            staleness_bound=0 if chosen.admission.on_policy else bound,
-            max_open_groups=max_groups,
-            max_open_environments=max_environments,
-            max_open_rollouts_per_rank=max_rollouts,
-            priority=WEIGHTS,
-            elastic=elastic,
-            min_rollout_ranks=min_rollout or n_ranks,
-            max_rollout_ranks=max_rollout or n_ranks,
-            n_shared_trainers=0,
-            microbatch_tokens=MICROBATCH_TOKENS,
-            n_evaluation_tasks=n_evaluation_tasks,
-            evaluate_every_steps=every_steps,
-            max_attempts=max_attempts,
-            max_faults=max_faults,
-        )
-        specs = tuple(
-            RankSpec(
-                RankId(rank),
-                Role.ROLLOUT if rank < n_ranks else Role.TRAINER,
-                n_slots,
-                budget_tokens,
-                PAGE_TOKENS,
-            )
-            for rank in range(n_ranks + n_trainers)
-        )
-        self.scheduler = Scheduler(limits, chosen, specs, COSTS if has_scorer else UNSCORED, saved)
+        """`choices` are those of a `Setting`."""
+        setting = Setting(preset, **choices)
+        chosen = policies(setting.config())
+        limits = setting.limits(on_policy=chosen.admission.on_policy)
+        costs = COSTS if setting.has_scorer else UNSCORED
+        self.scheduler = Scheduler(limits, chosen, setting.ranks(), costs, saved)
         self.state = self.scheduler.state
-        self.n_members = members + (group.n_extra if group else 0)
+        self.n_members = setting.n_members
         self.now_ns = 0
         self.commands: list[Command] = self.scheduler.start(0) if started else []
 

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from hand import ELASTIC, WEIGHTS, Hand
+from hand import Hand, Setting
 
-from tiderl_jax.core.config import SchedulerConfig
 from tiderl_jax.core.errors import ConfigError
 from tiderl_jax.scheduler.presets import DECISIONS, PRESETS, policy_name, resolve_preset
 
@@ -52,19 +51,7 @@ def test_a_synchronous_run_trains_on_policy_whatever_bound_is_asked_for() -> Non
 
 
 def test_the_name_of_a_policy_says_what_differs_from_its_preset() -> None:
-    config = SchedulerConfig(
-        preset="tiderl",
-        admission="",
-        batching="ctb",  # as the preset has it
-        staleness="",
-        pipelining="",
-        scaling="static",
-        staleness_bound=1,
-        max_open_groups=4,
-        max_open_environments=8,
-        max_open_rollouts_per_rank=0,
-        priority=WEIGHTS,
-        elastic=ELASTIC,
-    )
+    setting = Setting("tiderl", batching="ctb", pipelining="", scaling="static")
+    config = setting.config()  # its batching is that of the preset
     assert policy_name(config) == "tiderl(scaling=static)"
     assert policy_name(replace(config, scaling="")) == "tiderl"
