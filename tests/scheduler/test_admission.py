@@ -5,7 +5,7 @@ from hand import Hand, member, train_group
 from tiderl_jax.core.commands import Admit, Probe, RequestTasks
 from tiderl_jax.core.events import EnvironmentFailed, ProbeMeasured, TasksArrived, WeightsLoaded
 from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, RankId
-from tiderl_jax.scheduler.state import Phase
+from tiderl_jax.scheduler.state import GroupPhase, Phase
 
 
 def test_nothing_starts_before_the_weights_are_proved() -> None:
@@ -221,3 +221,31 @@ def test_eager_admission_probes_only_what_the_pool_might_not_hold_at_its_largest
         hand.tell(TasksArrived((train_group(0), train_group(1)), 1))  # of 100 tokens at most
         assert hand.said(Probe) == probed
         assert len(hand.admitted()) == 2 - len(probed)
+
+
+def test_a_probed_group_goes_on_although_an_evaluation_waits_for_its_environments() -> None:
+    hand = Hand(
+        "tiderl",
+        n_evaluation_tasks=1,
+        every_steps=1,
+        members=2,
+        max_environments=2,
+        budget_tokens=350,
+        bound=2,
+    )
+    hand.load_weights()
+    for rollout in hand.bring_evaluation():
+        hand.play(rollout)
+    hand.bring(0)
+    for position in (0, 1):
+        hand.play(member(0, position))
+    hand.tell(TasksArrived((train_group(1), train_group(2)), 2))
+    for position in (0, 1):
+        hand.play(member(1, position))
+    assert hand.state.groups[train_group(2)].phase is GroupPhase.PROBING
+    hand.update_and_load()
+    for purpose in (Purpose.EVALUATE, Purpose.EVALUATE_GREEDY):
+        hand.tell(TasksArrived((GroupId(purpose, 1),), 1))
+    assert hand.admitted() == []  # one of the evaluation is not probed, and is the first in line
+    hand.tell(ProbeMeasured(train_group(2), 10))
+    assert hand.admitted() == [member(2, 0), member(2, 1)]

@@ -144,7 +144,7 @@ def _may_probe_training(state: State) -> bool:
 def _place(move: Move, evaluation_only: bool) -> None:
     state, admission = move.state, move.policies.admission
     while state.unplaced:
-        group = state.groups[state.unplaced.first()]
+        group = _next_to_place(state)
         if evaluation_only and not group.is_evaluation:
             return
         if not (group.begun or state.may_begin(group)) or not admission.may_open(state, group):
@@ -158,6 +158,18 @@ def _place(move: Move, evaluation_only: bool) -> None:
         group.rank = rank.spec.rank
         queue_partial(move, rank, group)
         _fill(move, rank)
+
+
+def _next_to_place(state: State) -> Group:
+    """Evaluation first; but while it waits for environments, groups that have theirs go on.
+
+    They were probed before the evaluation came, and it waits for them.
+    """
+    first = state.groups[state.unplaced.first()]
+    if not first.is_evaluation or first.begun or state.may_begin(first):
+        return first
+    begun = (state.groups[group] for group in state.unplaced.members())
+    return min((g for g in begun if g.begun), key=lambda group: group.born, default=first)
 
 
 def _emptiest(move: Move, group: Group) -> Rank | None:
