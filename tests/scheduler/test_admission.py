@@ -215,7 +215,7 @@ def test_a_new_group_does_not_join_a_rank_where_members_of_another_wait_for_room
 
 
 def test_eager_admission_probes_only_what_the_pool_might_not_hold_at_its_largest() -> None:
-    for budget_tokens, probed in ((400, []), (110, [Probe(train_group(1))])):
+    for budget_tokens, probed in ((200, []), (190, [Probe(train_group(1))])):
         hand = Hand("tiderl", bound=1, budget_tokens=budget_tokens, prompts=1)
         hand.load_weights()
         hand.tell(TasksArrived((train_group(0), train_group(1)), 1))  # of 100 tokens at most

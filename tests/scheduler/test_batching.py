@@ -1,5 +1,9 @@
 """Which turn runs, who is paused, and what the pool holds."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
 from hand import Hand, member, train_group
 
 from tiderl_jax.core.commands import (
@@ -194,6 +198,8 @@ def test_without_sticky_routing_a_turn_goes_to_the_rank_with_the_fewest_rollouts
         hand.bring(0, 1, 2, 3)
         ranks = [hand.state.groups[train_group(index)].rank for index in range(4)]
         assert ranks == [0, 1, 0, 1]
+        hand.ready(member(3))
+        assert hand.said(Migrate) == []  # nowhere are there fewer
         for index in (0, 2):
             hand.play(member(index), rank=0)  # rank 0 is empty now
         hand.ready(member(1))
@@ -242,3 +248,105 @@ def test_a_paused_rollout_without_room_goes_on_where_it_can_run_at_once() -> Non
     assert hand.said(Migrate) == [Migrate(member(parked[0]), RankId(1))]
     assert hand.started_turns() == [member(parked[0])]
     assert hand.state.counters.escapes == 1
+
+
+def test_a_round_of_turns_in_lockstep_starts_on_all_ranks() -> None:
+    hand = Hand("sync_lockstep", prompts=2, n_ranks=2, max_rollouts=0)
+    hand.load_weights()
+    hand.bring(0, 1)
+    hand.ready(member(0))
+    assert hand.started_turns() == []
+    hand.ready(member(1))
+    assert hand.said(RunTurn) == [RunTurn(member(0), RANK), RunTurn(member(1), RankId(1))]
+
+
+def cornered(prepare: Callable[[Hand], None]) -> Hand:
+    """Rollout 2 is paused on rank 0 of 100 tokens, and must wait there for 0, which runs.
+
+    Even groups are on rank 0 and odd ones on rank 1, where `prepare` does what it likes.
+    """
+    hand = Hand(
+        admission="request",
+        n_ranks=2,
+        n_slots=8,
+        budget_tokens=100,
+        max_rollouts=0,
+        prompts=16,
+        max_groups=16,
+        steps=1,
+    )
+    hand.load_weights()
+    hand.state.growth_tokens = 0.0
+    hand.bring(*range(16))
+    acting(hand, 0, tokens=50)
+    acting(hand, 2, tokens=20)
+    hand.ready(member(0), 10)
+    assert hand.said(Pause) == [Pause(member(2), RANK)]
+    hand.state.growth_tokens = 0.0
+    prepare(hand)
+    hand.ready(member(2), 10)  # needs 50 of the pool for its turn
+    return hand
+
+
+def small_turns(hand: Hand, n: int) -> None:
+    """On rank 1; each may need 10 of the pool, and is not expected to."""
+    for index in range(5, 5 + 2 * n, 2):
+        hand.ready(member(index), 0)
+
+
+def _fill_the_slots(hand: Hand) -> None:
+    hand.state.ranks[RankId(1)].spec = replace(hand.state.ranks[RankId(1)].spec, n_slots=2)
+    small_turns(hand, 2)
+
+
+def _fill_the_pool(hand: Hand) -> None:
+    small_turns(hand, 6)
+
+
+def _expect_growth(hand: Hand) -> None:
+    hand.state.growth_tokens = 60.0
+    small_turns(hand, 1)
+
+
+def _let_a_turn_wait(hand: Hand) -> None:
+    small_turns(hand, 4)
+    hand.ready(member(1), 60)  # needs 70 where 60 are free
+    assert hand.started_turns() == []
+
+
+def _pause_another(hand: Hand) -> None:
+    """Rollout 1, for 3; when that has ended, small turns have taken the room that 1 needs."""
+    for index, tokens in ((1, 50), (3, 20)):
+        hand.ready(member(index), tokens)
+        hand.turn(member(index), rank=1)
+    hand.ready(member(3), 40)
+    assert hand.said(Pause) == [Pause(member(1), RankId(1))]
+    small_turns(hand, 4)
+    hand.turn(member(3), rank=1)
+    hand.end(member(3))
+    assert hand.state.ranks[RankId(1)].n_parked == 1
+
+
+def test_a_paused_rollout_escapes_to_an_empty_rank() -> None:
+    hand = cornered(lambda hand: None)
+    assert hand.commands[0] == Migrate(member(2), RankId(1))
+    assert hand.commands[-1] == RunTurn(member(2), RankId(1))
+
+
+@pytest.mark.parametrize(
+    "prepare", [_fill_the_slots, _fill_the_pool, _expect_growth, _let_a_turn_wait, _pause_another]
+)
+def test_a_paused_rollout_does_not_escape_to_a_rank_that_has_no_room_to_spare(
+    prepare: Callable[[Hand], None],
+) -> None:
+    hand = cornered(prepare)
+    assert hand.commands == []
+    assert hand.state.rank_of(hand.state.live(member(2))).spec.rank == RANK
+
+
+def test_a_rollout_that_is_not_paused_waits_where_it_is() -> None:
+    def wait(hand: Hand) -> None:
+        hand.ready(member(4), 40)  # needs 50; rank 1 is empty
+        assert hand.commands == []
+
+    cornered(wait)
