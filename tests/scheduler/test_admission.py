@@ -249,3 +249,12 @@ def test_a_probed_group_goes_on_although_an_evaluation_waits_for_its_environment
     assert hand.admitted() == []  # one of the evaluation is not probed, and is the first in line
     hand.tell(ProbeMeasured(train_group(2), 10))
     assert hand.admitted() == [member(2, 0), member(2, 1)]
+
+
+def test_ranks_that_still_load_weights_get_their_share_of_the_groups() -> None:
+    hand = Hand(n_ranks=2, prompts=4, bound=0)
+    hand.tell(WeightsLoaded(RankId(0), PolicyVersion(0), "weights-0"))
+    hand.bring(0, 1, 2, 3)
+    assert hand.said(Admit) == [Admit(member(index), RankId(0)) for index in (0, 1)]
+    hand.load_weights()
+    assert [hand.state.ranks[RankId(rank)].n_open for rank in (0, 1)] == [2, 2]

@@ -5,6 +5,7 @@ from hand import Hand, S, member, train_group
 from tiderl_jax.core.commands import (
     EndRollout,
     Migrate,
+    Pause,
     PauseEnvironment,
     RequestTasks,
     ResumeEnvironment,
@@ -142,3 +143,21 @@ def test_the_oldest_is_let_in_when_a_group_within_the_bound_is_dropped() -> None
     hand.tell(EnvironmentFailed(member(0), "crashed"))
     assert not hand.state.ahead
     assert hand.started_turns() == [member(1)]
+
+
+def test_what_is_ahead_opens_nothing_on_a_rank_where_a_rollout_is_paused() -> None:
+    hand = hand_of(prompts=2, budget_tokens=100)
+    hand.bring(0, 1)
+    hand.state.growth_tokens = 0.0
+    for index, tokens in ((0, 50), (1, 20)):
+        hand.ready(member(index), tokens)
+        hand.turn(member(index))
+    hand.ready(member(0), 10)
+    assert hand.said(Pause) == [Pause(member(1), RankId(0))]
+    hand.state.growth_tokens = 0.0
+    hand.bring(2, prompt_tokens=0)
+    assert list(hand.state.ahead) == [train_group(2)]
+    assert hand.admitted() == []
+    hand.turn(member(0))
+    hand.end(member(0))
+    assert hand.admitted() == [member(2)]

@@ -11,6 +11,7 @@ from tiderl_jax.core.errors import InvariantError
 from tiderl_jax.core.events import Event, StopRequested, TasksArrived, WeightsLoaded
 from tiderl_jax.core.ids import PolicyVersion, RankId
 from tiderl_jax.scheduler.loop import run
+from tiderl_jax.scheduler.snapshot import beginning
 
 LOADED = WeightsLoaded(RankId(0), PolicyVersion(0), "weights-0")
 
@@ -120,3 +121,16 @@ def test_the_fault_budget_counts_across_a_resume() -> None:
     hand = Hand()
     hand.state.counters.faults = 7
     assert Hand(saved=hand.scheduler.snapshot()).state.counters.faults == 7
+
+
+def test_a_group_that_was_begun_before_a_resume_arrives_and_trains_only_once() -> None:
+    saved = beginning() | {"unfinished_train_indices": [0], "next_train_index": 1}
+    hand = Hand(saved=saved)
+    hand.load_weights()
+    hand.bring(0)
+    hand.play(member(0))
+    assert hand.state.learner.step is not None
+    hand.update_and_load()
+    ignored = hand.state.counters.ignored_events
+    hand.tell(TasksArrived((train_group(0),), 1))
+    assert (hand.commands, hand.state.counters.ignored_events) == ([], ignored + 1)

@@ -4,6 +4,7 @@ import pytest
 from hand import Hand, member, train_group
 
 from tiderl_jax.core.commands import DropGroup, Feed, Publish, RequestTasks
+from tiderl_jax.core.events import EnvironmentFailed
 from tiderl_jax.core.ids import PolicyVersion, lag
 
 
@@ -88,3 +89,20 @@ def test_one_step_off_swaps_weights_only_between_batches() -> None:
     hand.turn(member(1))
     hand.end(member(1))
     assert hand.said(Publish) == [Publish(PolicyVersion(1), (hand.state.ranks[0].spec.rank,))]
+
+
+def test_nothing_starts_under_weights_that_are_too_old_when_it_could_train() -> None:
+    """On policy: a group that the running step left behind would train one version later."""
+    hand = Hand(scaling="ers", bound=0, prompts=2, min_prompts=1, members=2)
+    hand.load_weights()
+    hand.bring(0, 1)
+    hand.state.elastic.n_groups = 1
+    for position in (0, 1):
+        hand.play(member(0, position))
+    step = hand.state.learner.step
+    assert step is not None
+    assert step.n_missing == 0
+    hand.tell(EnvironmentFailed(member(1, 0), "crash"))
+    assert hand.admitted() == []
+    hand.update_and_load()
+    assert hand.admitted() == [member(1, 0, attempt=1)]

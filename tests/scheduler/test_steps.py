@@ -274,3 +274,11 @@ def test_a_version_that_was_held_back_is_not_published_while_the_learner_moves_o
         assert hand.said(Publish) == []
     hand.tell(updated(1, 2))
     assert hand.said(Publish) == [Publish(PolicyVersion(2), (RankId(0),))]
+
+
+def test_an_evaluation_that_is_brought_fewer_tasks_than_it_asked_for_ends_with_those() -> None:
+    hand = Hand(n_evaluation_tasks=2)
+    hand.load_weights()
+    for rollout in hand.bring_evaluation():
+        hand.play(rollout)
+    assert hand.state.evaluation is None
