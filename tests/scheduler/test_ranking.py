@@ -30,7 +30,7 @@ def test_the_first_is_always_the_member_with_the_smallest_present_key(
             assert ranking.first() == first
             ranking.discard(first)
             del model[first]
-        assert sorted(ranking.members()) == sorted(model)
+        assert sorted(ranking) == sorted(model)
         assert len(ranking) == len(model)
 
 

@@ -111,6 +111,9 @@ class EagerCtbAdmission(CtbAdmission):
 
 def admit(move: Move) -> None:
     """Admits, places and probes all that may start now."""
+    if not (move.state.unprobed or move.state.unplaced):
+        _fill_partial(move)
+        return
     _probe(move, evaluation_only=True)
     _place(move, evaluation_only=True)
     _fill_partial(move)
@@ -168,7 +171,7 @@ def _next_to_place(state: State) -> Group:
     first = state.groups[state.unplaced.first()]
     if not first.is_evaluation or first.begun or state.may_begin(first):
         return first
-    begun = (state.groups[group] for group in state.unplaced.members())
+    begun = (state.groups[group] for group in state.unplaced)
     return min((g for g in begun if g.begun), key=lambda group: group.born, default=first)
 
 
@@ -197,7 +200,8 @@ def _share(state: State) -> int:
 
 def _fill_partial(move: Move) -> None:
     """Tries the ranks where something changed."""
-    for rank in [move.state.ranks[rank] for rank in move.touched]:
+    ranks = move.state.ranks
+    for rank in [ranks[rank] for rank in move.touched if ranks[rank].partial]:
         _fill(move, rank)
 
 

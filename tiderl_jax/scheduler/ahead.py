@@ -51,7 +51,7 @@ def _to_emptiest(move: Move, group: Group, rank: Rank) -> None:
 def begin_held(move: Move, rank: Rank) -> None:
     """First turns may run on a rank that has the right weights now; the clocks start."""
     state = move.state
-    if not rank.held or not move.policies.staleness.may_start(state, rank):
+    if not move.policies.staleness.may_start(state, rank):
         return
     for rollout in [state.live(rollout) for rollout in rank.held]:
         start_clock(move, rollout)

@@ -183,9 +183,10 @@ class CtbBatching:
             self.run(move, target)
 
     def _make_room(self, move: Move, rank: Rank, rollout: Rollout) -> _Room:
-        state, key = move.state, self.key(move.state, rollout)
-        missing = _missing_tokens(state, rank, rollout)
-        victims: list[Rollout] = []
+        state, missing = move.state, _missing_tokens(move.state, rank, rollout)
+        if missing <= 0:
+            return _Room.MADE
+        key, victims = rank.ready[rollout.id], list[Rollout]()
         while missing > 0 and rank.idle:
             victim = state.live(rank.idle.first())
             if self.key(state, victim) <= key:

@@ -125,13 +125,13 @@ def _pool(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[str]:
 def _queues(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[str]:
     name = f"Rank {rank.spec.rank}"
     wanting = {r.id for r in rollouts if r.phase in (Phase.READY, Phase.PARKED_READY)}
-    if wanting != set(rank.ready.members()):
+    if wanting != rank.ready.keys():
         yield f"{name} has lost or invented a rollout that wants a turn."
     held = {r.id for r in rollouts if r.phase is Phase.HELD and not state.groups[r.id.group].ahead}
     if held != set(rank.held):
         yield f"{name} has lost or invented a rollout that waits for its weights."
     acting = {r.id for r in rollouts if r.phase is Phase.PARKED_ACTING}
-    if acting != set(rank.parked_acting.members()):
+    if acting != rank.parked_acting.keys():
         yield f"{name} has lost or invented a paused rollout."
     n_parked = sum(rollout.phase.is_parked for rollout in rollouts)
     if n_parked != rank.n_parked:
@@ -140,7 +140,7 @@ def _queues(state: State, rank: Rank, rollouts: list[Rollout]) -> Iterator[str]:
         yield f"{name} counts {rank.n_open} open rollouts, not {len(rollouts)}."
     if sum(rollout.expected_tokens for rollout in rollouts) != rank.expected_tokens:
         yield f"{name} expects tokens of rollouts that are not there."
-    for group_id in rank.partial.members():
+    for group_id in rank.partial:
         group = state.groups.get(group_id)
         if group is None or group.rank != rank.spec.rank or not group.pending:
             yield f"{name} would admit members of {group_id}, which has none for it."

@@ -6,9 +6,8 @@ from tiderl_jax.core.ids import Role
 from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.state import Group, Phase, Rank, Rollout, State
 
-_GROWING = (Phase.STARTING, Phase.HELD, Phase.READY, Phase.DECODING, Phase.ACTING)
-_PAUSABLE = (Phase.READY, Phase.ACTING)
 _DECODING, _HELD, _PARKED_ACTING = Phase.DECODING, Phase.HELD, Phase.PARKED_ACTING
+_ROLLOUT = Role.ROLLOUT
 
 
 def turn_tokens(state: State, rank: Rank, rollout: Rollout) -> int:
@@ -18,8 +17,8 @@ def turn_tokens(state: State, rank: Rank, rollout: Rollout) -> int:
 
 def expected_tokens(state: State, rank: Rank, context_tokens: int) -> int:
     """Pool tokens after one more turn of the usual growth (CTB's first-turn and later estimate)."""
-    grown = context_tokens + math.ceil(state.growth_tokens)
-    return rank.rounded(min(grown, state.limits.max_context_tokens))
+    grown, most = context_tokens + math.ceil(state.growth_tokens), state.limits.max_context_tokens
+    return rank.rounded(grown if grown < most else most)
 
 
 def enter(move: Move, rollout: Rollout, phase: Phase) -> None:
@@ -42,12 +41,13 @@ def enter(move: Move, rollout: Rollout, phase: Phase) -> None:
         note_idleness(move, rank)
     elif was is _HELD:
         rank.held.pop(rollout.id, None)
-    if phase is _HELD and not _is_ahead(state, rollout):
+    is_ahead = phase is _HELD and state.groups[rollout.id.group].ahead
+    if phase is _HELD and not is_ahead:
         rank.held[rollout.id] = None
-    if _account(state, rank, rollout) or n_opened:
+    if _account(state, rank, rollout, is_ahead) or n_opened:
         update_placeable(state, rank)
     queue(move, rollout)
-    move.touched[rank.spec.rank] = None
+    move.touched[rollout.rank] = None
 
 
 def move_to(move: Move, rollout: Rollout, target: Rank) -> None:
@@ -75,11 +75,7 @@ def note_idleness(move: Move, rank: Rank) -> None:
         rank.idle_since_ns = None
 
 
-def _is_ahead(state: State, rollout: Rollout) -> bool:
-    return rollout.phase is Phase.HELD and state.groups[rollout.id.group].ahead
-
-
-def _account(state: State, rank: Rank, rollout: Rollout) -> bool:
+def _account(state: State, rank: Rank, rollout: Rollout, is_ahead: bool) -> bool:
     """Counts the rollout's tokens; whether its rank expects more or fewer than before."""
     phase = rollout.phase
     if phase is _DECODING:
@@ -90,7 +86,7 @@ def _account(state: State, rank: Rank, rollout: Rollout) -> bool:
         rank.used_tokens += used_tokens - rollout.used_tokens
         rollout.used_tokens = used_tokens
     expected = 0
-    if phase in _GROWING and not _is_ahead(state, rollout):
+    if phase.may_grow and not is_ahead:
         expected = expected_tokens(state, rank, rollout.context_tokens)
     change = expected - rollout.expected_tokens
     if change == 0:
@@ -107,26 +103,39 @@ def queue(move: Move, rollout: Rollout) -> None:
     state, name, phase = move.state, rollout.id, rollout.phase
     rank = state.rank_of(rollout)
     wants_turn, is_acting = phase.wants_turn, phase is _PARKED_ACTING
-    pausable = rollout.held_tokens > 0 and phase in _PAUSABLE
-    key = ()
-    if wants_turn or pausable or is_acting:
-        key = move.policies.batching.key(state, rollout)
-    rank.ready.file(name, key, wants_turn)
-    rank.idle.file(name, tuple([-part for part in key]), pausable)
-    rank.parked_acting.file(name, key, is_acting)
+    pausable = phase.is_pausable and rollout.held_tokens > 0
+    if not wants_turn:
+        rank.ready.pop(name, None)
+    if not pausable:
+        rank.idle.pop(name, None)
+    if not is_acting:
+        rank.parked_acting.pop(name, None)
+    if not (wants_turn or pausable or is_acting):
+        return
+    key = move.policies.batching.key(state, rollout)
+    if wants_turn:
+        rank.ready.put(name, key)
+    if pausable:
+        rank.idle.put(name, tuple([-part for part in key]))
+    if is_acting:
+        rank.parked_acting.put(name, key)
 
 
 def queue_partial(move: Move, rank: Rank, group: Group) -> None:
     """Files a group with pending members on its rank: evaluation, nearly complete, oldest."""
     key = (0 if group.is_evaluation else 1, -group.share_ended, group.born)
-    rank.partial.file(group.id, key, bool(group.pending))
+    if group.pending:
+        rank.partial.put(group.id, key)
+    else:
+        rank.partial.discard(group.id)
     update_placeable(move.state, rank)
     move.touched[rank.spec.rank] = None
 
 
 def update_placeable(state: State, rank: Rank) -> None:
     """A rank takes new groups only when none of its own waits; the emptiest comes first."""
-    takes = rank.role is Role.ROLLOUT and rank.version is not None and not rank.partial
-    state.placeable.file(
-        rank.spec.rank, (rank.expected_tokens - rank.budget_tokens, rank.n_open), takes
-    )
+    if rank.role is _ROLLOUT and rank.version is not None and not rank.partial:
+        key = (rank.expected_tokens - rank.budget_tokens, rank.n_open)
+        state.placeable.put(rank.spec.rank, key)
+    else:
+        state.placeable.discard(rank.spec.rank)

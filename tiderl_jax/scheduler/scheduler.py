@@ -138,7 +138,8 @@ def _decide(move: Move) -> None:
         for rank_id in list(move.touched):
             rank = state.ranks[rank_id]
             if rank.role is Role.ROLLOUT and rank.version is not None:
-                begin_held(move, rank)
+                if rank.held:
+                    begin_held(move, rank)
                 move.policies.batching.run(move, rank)
         admit(move)
         if move.reconsider:

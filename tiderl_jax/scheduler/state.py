@@ -32,6 +32,8 @@ class Phase(Enum):
     is_parked: its KV may be reclaimed, and its environment's clock stands still.
     waits_for_driver: a driver owes an event about it.
     wants_turn: its next turn may run.
+    is_pausable: it may be paused if it holds KV.
+    may_grow: its context is expected to grow on its rank.
     """
 
     PENDING = "pending"  # not admitted yet
@@ -50,6 +52,8 @@ class Phase(Enum):
         self.is_parked = word in ("parked_ready", "parked_acting")
         self.waits_for_driver = word in ("starting", "decoding", "acting", "ending")
         self.wants_turn = word in ("ready", "parked_ready")
+        self.is_pausable = word in ("ready", "acting")
+        self.may_grow = word in ("starting", "held", "ready", "decoding", "acting")
 
 
 @dataclass(slots=True)
@@ -124,6 +128,8 @@ class Rank:
 
     spec: RankSpec
     role: Role | None  # None: on its way to another role, or lost
+    page_tokens: int = field(init=False)
+    budget_tokens: int = field(init=False)  # the pool in whole pages
     version: PolicyVersion | None = None  # served now; None until weights are loaded
     loading: PolicyVersion | None = None  # published to it and not proved yet
     idle_since_ns: int | None = None  # rolls out, but no turn runs; None: one runs
@@ -141,15 +147,14 @@ class Rank:
     parked_acting: Ranking[RolloutId] = field(default_factory=Ranking[RolloutId])
     partial: Ranking[GroupId] = field(default_factory=Ranking[GroupId])  # have pending members
 
+    def __post_init__(self) -> None:
+        self.page_tokens = self.spec.page_tokens
+        self.budget_tokens = self.spec.budget_tokens - self.spec.budget_tokens % self.page_tokens
+
     def rounded(self, n_tokens: int) -> int:
         """Tokens of the whole pages that hold `n_tokens`."""
-        page_tokens = self.spec.page_tokens
+        page_tokens = self.page_tokens
         return -(-n_tokens // page_tokens) * page_tokens
-
-    @property
-    def budget_tokens(self) -> int:
-        """The pool in whole pages."""
-        return self.spec.budget_tokens - self.spec.budget_tokens % self.spec.page_tokens
 
     @property
     def free_tokens(self) -> int:

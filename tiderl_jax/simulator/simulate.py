@@ -1,6 +1,8 @@
 """One simulated run: the real scheduler, event loop and ledger over a virtual driver."""
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,16 +65,29 @@ def simulate(
     if stop_s is not None:
         driver.stop_at(round(stop_s * NS_PER_S))
     events: list[tuple[Event, int]] = []
-    last = run(
-        scheduler,
-        driver,
-        driver,
-        start_ns=0,
-        journal=(lambda event, now_ns: events.append((event, now_ns))) if journal else _forget,
-        observers=(ledger.observe, *observers),
-        events_per_check=events_per_check,
-    )
+    with uncollected():
+        last = run(
+            scheduler,
+            driver,
+            driver,
+            start_ns=0,
+            journal=(lambda event, now_ns: events.append((event, now_ns))) if journal else _forget,
+            observers=(ledger.observe, *observers),
+            events_per_check=events_per_check,
+        )
     return Simulated(last, scheduler, ledger, driver.tally, events)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Nothing is looked through for cycles: a run makes none, and has much to look through."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _forget(event: Event, now_ns: int) -> None:
