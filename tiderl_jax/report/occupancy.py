@@ -275,9 +275,11 @@ class Occupancy:
             self._move(event.rollout, one, _READY, now_ns)
 
     def _run_turn(self, command: RunTurn, now_ns: int) -> None:
-        if command.rollout not in self._rollouts:  # admitted before this ledger began
+        one = self._rollouts.get(command.rollout)
+        if one is None:  # admitted before this ledger began
             self._admit(command, now_ns)
-        self._move(command.rollout, self._rollouts[command.rollout], _DECODING, now_ns)
+            one = self._rollouts[command.rollout]
+        self._move(command.rollout, one, _DECODING, now_ns)
 
     def _turn_ended(self, event: TurnEnded, now_ns: int) -> None:
         one = self._rollouts.get(event.rollout)

@@ -82,9 +82,11 @@ class TokenAccount:
         self._rollouts[command.rollout] = Sampled()
 
     def _run_turn(self, command: RunTurn, now_ns: int) -> None:
-        if command.rollout not in self._rollouts:  # admitted before this ledger began
+        one = self._rollouts.get(command.rollout)
+        if one is None:  # admitted before this ledger began
             self._admit(command, now_ns)
-        self._rollouts[command.rollout].decoding = True
+            one = self._rollouts[command.rollout]
+        one.decoding = True
 
     def _turn_ended(self, event: TurnEnded, now_ns: int) -> None:
         rollout, sums, n_tokens = event.rollout, self._sums, event.generated_tokens

@@ -2,12 +2,12 @@
 
 import math
 
-from tiderl_jax.core.ids import Role
+from tiderl_jax.core.ids import Purpose, Role
 from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.state import Group, Phase, Rank, Rollout, State
 
 _DECODING, _HELD, _PARKED_ACTING = Phase.DECODING, Phase.HELD, Phase.PARKED_ACTING
-_ROLLOUT = Role.ROLLOUT
+_ROLLOUT, _TRAIN = Role.ROLLOUT, Purpose.TRAIN
 
 
 def turn_tokens(state: State, rank: Rank, rollout: Rollout) -> int:
@@ -46,7 +46,7 @@ def enter(move: Move, rollout: Rollout, phase: Phase) -> None:
         rank.held[rollout.id] = None
     if _account(state, rank, rollout, is_ahead) or n_opened:
         update_placeable(state, rank)
-    queue(move, rollout)
+    _file(move, rank, rollout)
     move.touched[rollout.rank] = None
 
 
@@ -67,7 +67,7 @@ def move_to(move: Move, rollout: Rollout, target: Rank) -> None:
 
 def note_idleness(move: Move, rank: Rank) -> None:
     """Counts the time in which a rollout rank runs no turn."""
-    idle = rank.role is Role.ROLLOUT and not rank.decoding
+    idle = rank.role is _ROLLOUT and not rank.decoding
     if idle and rank.idle_since_ns is None:
         rank.idle_since_ns = move.now_ns
     elif not idle and rank.idle_since_ns is not None:
@@ -93,15 +93,18 @@ def _account(state: State, rank: Rank, rollout: Rollout, is_ahead: bool) -> bool
         return False
     rollout.expected_tokens = expected
     rank.expected_tokens += change
-    if rollout.id.group.purpose.is_evaluation:
+    if rollout.id.group.purpose is not _TRAIN:
         rank.expected_evaluation_tokens += change
     return True
 
 
 def queue(move: Move, rollout: Rollout) -> None:
     """Files the rollout under its present priority wherever it waits."""
-    state, name, phase = move.state, rollout.id, rollout.phase
-    rank = state.rank_of(rollout)
+    _file(move, move.state.rank_of(rollout), rollout)
+
+
+def _file(move: Move, rank: Rank, rollout: Rollout) -> None:
+    name, phase = rollout.id, rollout.phase
     wants_turn, is_acting = phase.wants_turn, phase is _PARKED_ACTING
     pausable = phase.is_pausable and rollout.held_tokens > 0
     if not wants_turn:
@@ -112,7 +115,7 @@ def queue(move: Move, rollout: Rollout) -> None:
         rank.parked_acting.pop(name, None)
     if not (wants_turn or pausable or is_acting):
         return
-    key = move.policies.batching.key(state, rollout)
+    key = move.policies.batching.key(move.state, rollout)
     if wants_turn:
         rank.ready.put(name, key)
     if pausable:

@@ -1,6 +1,6 @@
 """The five decisions as ports, and the one call of `handle` in which they are made."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from tiderl_jax.core.commands import Command, StepMode
@@ -125,16 +125,18 @@ class Policies:
     scaling: Scaling
 
 
-@dataclass(slots=True)
 class Move:
     """One call of `handle`: what it reads and changes, when, and the commands it came to."""
 
-    state: State
-    policies: Policies
-    now_ns: int
-    commands: list[Command] = field(default_factory=list[Command])
-    touched: dict[RankId, None] = field(default_factory=dict[RankId, None])
-    reconsider: bool = True  # whether training may have something to do or to drop
+    __slots__ = ("commands", "now_ns", "policies", "reconsider", "state", "touched")
+
+    def __init__(self, state: State, policies: Policies, now_ns: int) -> None:
+        self.state = state
+        self.policies = policies
+        self.now_ns = now_ns
+        self.commands: list[Command] = []
+        self.touched: dict[RankId, None] = {}
+        self.reconsider = True  # whether training may have something to do or to drop
 
     def say(self, *commands: Command) -> None:
         """Adds commands."""

@@ -18,7 +18,7 @@ from tiderl_jax.core.events import (
     TurnEnded,
     TurnStop,
 )
-from tiderl_jax.core.ids import PolicyVersion, RolloutId
+from tiderl_jax.core.ids import PolicyVersion, Purpose, RolloutId
 from tiderl_jax.core.trajectories import Outcome
 from tiderl_jax.scheduler.ahead import is_held
 from tiderl_jax.scheduler.groups import (
@@ -37,8 +37,15 @@ from tiderl_jax.scheduler.state import Group, GroupPhase, Phase, Rollout
 _GROWTH_WEIGHT = 0.05
 """Of the newest turn in the running mean of growth per turn."""
 
+# Looking a member up in its enum costs as much as what is done with it.
+_STARTING, _READY, _ACTING = Phase.STARTING, Phase.READY, Phase.ACTING
+_MAY_DECODE = (Phase.DECODING,)
+_MAY_ANSWER = (Phase.ACTING, Phase.STARTING, Phase.PARKED_ACTING)
+_MAY_END = (Phase.ACTING, Phase.PARKED_ACTING, Phase.ENDING)
+_LENGTH, _TRAIN = TurnStop.LENGTH, Purpose.TRAIN
 
-def _expect(move: Move, rollout_id: RolloutId, *phases: Phase) -> Rollout | None:
+
+def _expect(move: Move, rollout_id: RolloutId, phases: tuple[Phase, ...]) -> Rollout | None:
     rollout = move.state.rollout(rollout_id)
     if rollout is None or rollout.phase not in phases:
         move.ignore()
@@ -48,11 +55,11 @@ def _expect(move: Move, rollout_id: RolloutId, *phases: Phase) -> Rollout | None
 
 def environment_ready(move: Move, event: EnvironmentReady) -> None:
     """The next turn may run, if the context and the rollout's time allow one."""
-    rollout = _expect(move, event.rollout, Phase.STARTING, Phase.ACTING, Phase.PARKED_ACTING)
+    rollout = _expect(move, event.rollout, _MAY_ANSWER)
     if rollout is None:
         return
-    state = move.state
-    if rollout.phase is Phase.STARTING:
+    state, is_first = move.state, rollout.phase is _STARTING
+    if is_first:
         rollout.context_tokens = rollout.last_turn_tokens = event.appended_tokens
     else:
         rollout.context_tokens += event.appended_tokens
@@ -63,14 +70,14 @@ def environment_ready(move: Move, event: EnvironmentReady) -> None:
         _end(move, rollout, Outcome.TRUNCATED_TIME)
     else:
         move.reconsider = False
-        if rollout.phase is Phase.STARTING and is_held(move, rollout):
+        if is_first and is_held(move, rollout):
             enter(move, rollout, Phase.HELD)
             move.say(PauseEnvironment(rollout.id))
             return
         rollout.ready_order = state.n_ready
         state.n_ready += 1
         move.policies.batching.route(move, rollout)
-        enter(move, rollout, Phase.PARKED_READY if rollout.phase.is_parked else Phase.READY)
+        enter(move, rollout, Phase.PARKED_READY if rollout.phase.is_parked else _READY)
 
 
 def _context_full(move: Move, rollout: Rollout) -> None:
@@ -84,7 +91,7 @@ def _context_full(move: Move, rollout: Rollout) -> None:
 
 def turn_ended(move: Move, event: TurnEnded) -> None:
     """Replaces estimates by real usage, then hands the turn to the environment or ends."""
-    rollout = _expect(move, event.rollout, Phase.DECODING)
+    rollout = _expect(move, event.rollout, _MAY_DECODE)
     if rollout is None:
         return
     state, group = move.state, move.state.groups[rollout.id.group]
@@ -96,14 +103,14 @@ def turn_ended(move: Move, event: TurnEnded) -> None:
     rollout.oldest_version = older(rollout.oldest_version, event.oldest_version)
     _check_version(move, rollout, event.oldest_version)
     move.reconsider = note_oldest(state, group, event.oldest_version)
-    if event.stop is TurnStop.LENGTH:
+    if event.stop is _LENGTH:
         _end(move, rollout, Outcome.TRUNCATED_LENGTH)
     elif move.now_ns >= rollout.deadline_ns:
         _end(move, rollout, Outcome.TRUNCATED_TIME)
     else:
         if not move.policies.batching.keeps_kv:
             _release(move, rollout)
-        enter(move, rollout, Phase.ACTING)
+        enter(move, rollout, _ACTING)
         move.say(StepEnvironment(rollout.id))
 
 
@@ -115,7 +122,7 @@ def _check_version(move: Move, rollout: Rollout, sampled: PolicyVersion) -> None
             f"(at {state.learner.version}) has not minted."
         )
     pinned = state.evaluation.version if state.evaluation else sampled
-    if rollout.id.group.purpose.is_evaluation and sampled != pinned:
+    if sampled != pinned and rollout.id.group.purpose is not _TRAIN:
         raise InvariantError(
             f"Rollout {rollout.id} evaluates version {pinned} but sampled under {sampled}."
         )
@@ -139,7 +146,7 @@ def rollout_ended(move: Move, event: RolloutEnded) -> None:
     if not event.outcome.may_train:
         rollout_failed(move, RolloutFailed(event.rollout, f"it ended as {event.outcome.value}"))
         return
-    rollout = _expect(move, event.rollout, Phase.ACTING, Phase.PARKED_ACTING, Phase.ENDING)
+    rollout = _expect(move, event.rollout, _MAY_END)
     if rollout is None:
         return
     _release(move, rollout)

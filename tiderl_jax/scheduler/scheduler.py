@@ -37,6 +37,9 @@ from tiderl_jax.scheduler.state import RankSpec, State
 from tiderl_jax.scheduler.step_costs import StepCosts
 
 
+_ROLLOUT = Role.ROLLOUT
+
+
 class Scheduler:
     """Decides; never acts. `state` may be read by anyone and is changed only here."""
 
@@ -137,7 +140,7 @@ def _decide(move: Move) -> None:
             training.go_on(move)
         for rank_id in list(move.touched):
             rank = state.ranks[rank_id]
-            if rank.role is Role.ROLLOUT and rank.version is not None:
+            if rank.role is _ROLLOUT and rank.version is not None:
                 if rank.held:
                     begin_held(move, rank)
                 move.policies.batching.run(move, rank)

@@ -52,7 +52,7 @@ class Turn:
     found_tokens: int = 0
     prefilled_tokens: int = 0
     sampled: list[tuple[PolicyVersion, int]] = field(
-        default_factory=list[tuple[PolicyVersion, int]]
+        default_factory=list
     )  # tokens, by the version they were sampled under
     n_sampled: int = 0  # the sum of these
     began: float = 0.0  # the rank's service then, had it sampled everything there
@@ -99,7 +99,7 @@ class VirtualRank:
         self._context_tokens = 0  # of running turns, each when half of it is decoded
         self._service = 0.0
         self._served_ns = 0.0  # when `service` was so much
-        self._step_ns = 0.0
+        self._step_ns = 0.0  # of a decode step of the turns that run
         self._prefill_until_ns = 0.0
         self._stands_since_ns: int | None = None
         self._wakes_ns: int | None = None
@@ -130,7 +130,7 @@ class VirtualRank:
         turn.began = self._service - turn.n_sampled
         self._running[turn.rollout] = turn
         self._context_tokens += turn.context_tokens + turn.n_tokens // 2
-        self._step_ns = 0.0
+        self._count_step()
         end = (turn.began + turn.n_tokens, turn.number, turn)
         heapq.heappush(self._ends, end)
         if self._wakes_ns is None or self._ends[0] is end:
@@ -182,7 +182,7 @@ class VirtualRank:
         self._running.clear()
         self._ends.clear()
         self._context_tokens = 0
-        self._step_ns = self._prefill_until_ns = 0.0
+        self._prefill_until_ns = 0.0
 
     def stand_still(self) -> None:
         """The device works for someone else."""
@@ -235,7 +235,11 @@ class VirtualRank:
     def _remove(self, turn: Turn) -> None:
         del self._running[turn.rollout]
         self._context_tokens -= turn.context_tokens + turn.n_tokens // 2
-        self._step_ns = 0.0
+        self._count_step()
+
+    def _count_step(self) -> None:
+        n_turns = len(self._running)
+        self._step_ns = NS_PER_S * self._costs.decode_step_s(n_turns, self._context_tokens)
 
     def _serve(self) -> None:
         """Brings `service` up to now; precedes every change."""
@@ -246,15 +250,8 @@ class VirtualRank:
             if self._prefill_until_ns > served_ns:
                 served_ns = self._prefill_until_ns
             if now_ns > served_ns:
-                self._service += (now_ns - served_ns) / self._present_step_ns()
+                self._service += (now_ns - served_ns) / self._step_ns
         self._served_ns = now_ns
-
-    def _present_step_ns(self) -> float:
-        """Of a decode step of the turns that run; counted again after they have changed."""
-        if self._step_ns == 0.0:
-            n_turns = len(self._running)
-            self._step_ns = NS_PER_S * self._costs.decode_step_s(n_turns, self._context_tokens)
-        return self._step_ns
 
     def _stir(self) -> None:
         """An end may have come nearer: when the scheduler has said all, a wake is scheduled."""
@@ -270,7 +267,7 @@ class VirtualRank:
         at_ns, n_steps = self._clock.now_ns, self._next_end() - self._service
         if n_steps > _DONE_STEPS:
             begins_ns = self._prefill_until_ns if self._prefill_until_ns > at_ns else at_ns
-            at_ns = math.ceil(begins_ns + n_steps * self._present_step_ns())
+            at_ns = math.ceil(begins_ns + n_steps * self._step_ns)
         if self._wakes_ns is None or at_ns < self._wakes_ns:
             self._wakes_ns = at_ns
             self._clock.at(at_ns, self._wake)

@@ -5,6 +5,7 @@ asked for. A session that was idle for longer than its lease is found out when i
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from tiderl_jax.core import events
 from tiderl_jax.core.config import EnvironmentConfig
@@ -60,7 +61,7 @@ class VirtualEnvironments:
     def open_already(self, episode: Episode) -> None:
         """The environment was opened by a probe: it has its first prompt at once."""
         episode.working = True
-        self._clock.at(self._clock.now_ns, lambda: self._answer(episode, 0))
+        self._clock.at(self._clock.now_ns, partial(self._answer, episode, 0))
 
     def work(self, episode: Episode) -> None:
         """The environment opens or plays a turn, under a deadline.
@@ -75,7 +76,7 @@ class VirtualEnvironments:
         episode.n_works += 1
         work = episode.n_works
         if turn > 0 and episode.clock_ns(now_ns) - episode.idle_since_ns > self._lease_ns:
-            self._clock.at(now_ns, lambda: self._fail(episode, work, "lease", "no traffic"))
+            self._clock.at(now_ns, partial(self._fail, episode, work, "lease", "no traffic"))
             return
         fault = self._draws.environment_fault(episode.rollout, turn)
         delay_ns = round(episode.plan.delays_s[turn] * NS_PER_S)
@@ -84,12 +85,12 @@ class VirtualEnvironments:
             due_ns = episode.clock_ns(now_ns) + self._limit_ns
             self._set_alarm(episode, work, due_ns, "hang" if fault == "hang" else "slow")
         if fault == "crash":
-            self._clock.at(at_ns, lambda: self._fail(episode, work, "crash", "it crashed"))
+            self._clock.at(at_ns, partial(self._fail, episode, work, "crash", "it crashed"))
         elif fault != "hang":
-            self._clock.at(at_ns, lambda: self._answer(episode, work))
+            self._clock.at(at_ns, partial(self._answer, episode, work))
         if fault == "late":
             self._tally.faults["late"] += 1
-            self._clock.at(at_ns + self._limit_ns, lambda: self._stray(episode))
+            self._clock.at(at_ns + self._limit_ns, partial(self._stray, episode))
 
     def close(self, episode: Episode) -> None:
         """Nothing of it is heard of again, except what is late."""

@@ -28,7 +28,7 @@ class Episode:
     context_tokens: int = 0
     trained_context_tokens: int = 0  # up to the model's last token
     sampled: dict[PolicyVersion, int] = field(
-        default_factory=dict[PolicyVersion, int]
+        default_factory=dict
     )  # model-owned tokens by version, in the order of sampling
     # Its environment.
     working: bool = False  # it owes an answer
