@@ -47,6 +47,21 @@ def _pause(move: Move, rank: Rank, rollout: Rollout) -> None:
     move.say(Pause(rollout.id, rank.spec.rank), PauseEnvironment(rollout.id))
 
 
+def _wait(move: Move, rollout: Rollout) -> None:
+    enter(move, rollout, Phase.PARKED_READY if rollout.phase.is_parked else Phase.READY)
+
+
+def _start_or_wait(move: Move, rollout: Rollout) -> None:
+    """A turn that nothing is in the way of starts without queueing: most do."""
+    state, rank = move.state, move.state.rank_of(rollout)
+    is_free = rank.version is not None and rank.n_free_slots > 0
+    is_alone = not (rank.ready or rank.held or move.touched or rollout.phase.is_parked)
+    if is_free and is_alone and not state.stopping and _missing_tokens(state, rank, rollout) <= 0:
+        _start_turn(move, rank, rollout)
+    else:
+        _wait(move, rollout)
+
+
 class RequestBatching:
     """Request-level continuous batching: slots filled FIFO, KV left to an LRU cache between turns.
 
@@ -55,8 +70,9 @@ class RequestBatching:
 
     keeps_kv = False
 
-    def route(self, move: Move, rollout: Rollout) -> None:
+    def take(self, move: Move, rollout: Rollout) -> None:
         """Every turn on the same rank."""
+        _start_or_wait(move, rollout)
 
     def key(self, state: State, rollout: Rollout) -> Key:
         """First ready, first served."""
@@ -74,18 +90,22 @@ class RequestBatching:
 class NonstickyBatching(RequestBatching):
     """Each turn goes to the rank with the fewest rollouts, wherever its KV may be."""
 
-    def route(self, move: Move, rollout: Rollout) -> None:
+    def take(self, move: Move, rollout: Rollout) -> None:
         """The emptiest rank that takes new groups."""
-        state = move.state
-        if rollout.rank is None or not state.placeable:
-            return
-        target, rank = state.ranks[state.placeable.first()], state.ranks[rollout.rank]
-        if target is not rank and target.n_open < rank.n_open:
-            migrate(move, rollout, target)
+        state, rank = move.state, move.state.rank_of(rollout)
+        if state.placeable:
+            target = state.ranks[state.placeable.first()]
+            if target is not rank and target.n_open < rank.n_open:
+                migrate(move, rollout, target)
+        _start_or_wait(move, rollout)
 
 
 class LockstepBatching(RequestBatching):
     """Environments advance turn by turn: a round of turns starts when all rollouts are ready."""
+
+    def take(self, move: Move, rollout: Rollout) -> None:
+        """Every turn waits for its round."""
+        _wait(move, rollout)
 
     def run(self, move: Move, rank: Rank) -> None:
         """Starts what belongs to the present round; the last one to be ready opens the next."""
@@ -124,8 +144,9 @@ class CtbBatching:
 
     keeps_kv = True
 
-    def route(self, move: Move, rollout: Rollout) -> None:
+    def take(self, move: Move, rollout: Rollout) -> None:
         """Every turn on the same rank; a paused rollout may escape (see `run`)."""
+        _start_or_wait(move, rollout)
 
     def key(self, state: State, rollout: Rollout) -> Key:
         """P = w1 evaluation + w2 group completion + w3 active + w4 context; ties by age."""

@@ -42,8 +42,8 @@ class Batching(Protocol):
         """The order in which rollouts are served; smaller first, no two alike."""
         ...
 
-    def route(self, move: "Move", rollout: Rollout) -> None:
-        """May move a rollout, whose next turn has become ready, to another rank."""
+    def take(self, move: "Move", rollout: Rollout) -> None:
+        """The rollout's next turn may run: it queues for it, on its rank or on another."""
         ...
 
     def run(self, move: "Move", rank: Rank) -> None:

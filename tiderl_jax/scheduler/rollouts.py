@@ -38,7 +38,7 @@ _GROWTH_WEIGHT = 0.05
 """Of the newest turn in the running mean of growth per turn."""
 
 # Looking a member up in its enum costs as much as what is done with it.
-_STARTING, _READY, _ACTING = Phase.STARTING, Phase.READY, Phase.ACTING
+_STARTING, _ACTING = Phase.STARTING, Phase.ACTING
 _MAY_DECODE = (Phase.DECODING,)
 _MAY_ANSWER = (Phase.ACTING, Phase.STARTING, Phase.PARKED_ACTING)
 _MAY_END = (Phase.ACTING, Phase.PARKED_ACTING, Phase.ENDING)
@@ -76,8 +76,7 @@ def environment_ready(move: Move, event: EnvironmentReady) -> None:
             return
         rollout.ready_order = state.n_ready
         state.n_ready += 1
-        move.policies.batching.route(move, rollout)
-        enter(move, rollout, Phase.PARKED_READY if rollout.phase.is_parked else _READY)
+        move.policies.batching.take(move, rollout)
 
 
 def _context_full(move: Move, rollout: Rollout) -> None:
