@@ -178,10 +178,9 @@ def _next_to_place(state: State) -> Group:
 def _emptiest(move: Move, group: Group) -> Rank | None:
     state, admission = move.state, move.policies.admission
     if group.is_evaluation:
-        ranks = [rank for rank in state.with_role(Role.ROLLOUT) if rank.version is not None]
-        if not ranks:
+        if not state.evaluable:
             return None
-        rank = min(ranks, key=lambda rank: (rank.expected_evaluation_tokens, rank.spec.rank))
+        rank = state.ranks[state.evaluable.first()]
         return rank if admission.fits(state, rank, group) else None
     while state.placeable:
         rank = state.ranks[state.placeable.first()]

@@ -90,6 +90,9 @@ def _partition(state: State) -> Iterator[str]:
     n_trainers = len(state.with_role(Role.TRAINER))
     if n_trainers != state.n_trainer_ranks:
         yield f"{state.n_trainer_ranks} ranks are counted as trainers where {n_trainers} are."
+    n_serving = sum(rank.version == state.published for rank in rolling)
+    if state.published is not None and n_serving != state.n_serving:
+        yield f"{state.n_serving} ranks are counted as serving where {n_serving} do."
     n_loading = sum(rank.loading is not None for rank in state.ranks.values())
     if n_loading != state.n_loading:
         yield f"{state.n_loading} ranks are counted as loading where {n_loading} are."

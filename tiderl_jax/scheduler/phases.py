@@ -95,6 +95,7 @@ def _account(state: State, rank: Rank, rollout: Rollout, is_ahead: bool) -> bool
     rank.expected_tokens += change
     if rollout.id.group.purpose is not _TRAIN:
         rank.expected_evaluation_tokens += change
+        update_evaluable(state, rank)
     return True
 
 
@@ -142,3 +143,12 @@ def update_placeable(state: State, rank: Rank) -> None:
         state.placeable.put(rank.spec.rank, key)
     else:
         state.placeable.discard(rank.spec.rank)
+
+
+def update_evaluable(state: State, rank: Rank) -> None:
+    """A rank takes evaluation tasks when it has weights; the one with the fewest comes first."""
+    if rank.version is None:
+        state.evaluable.discard(rank.spec.rank)
+    else:
+        key = (rank.expected_evaluation_tokens, rank.spec.rank)
+        state.evaluable.put(rank.spec.rank, key)

@@ -6,9 +6,11 @@ from tiderl_jax.scheduler.phases import (
     move_to,
     note_idleness,
     queue_partial,
+    update_evaluable,
     update_placeable,
 )
 from tiderl_jax.scheduler.policies import Move
+from tiderl_jax.scheduler.ranking import Ranking
 from tiderl_jax.scheduler.state import Group, Phase, Rank, Rollout, State
 
 
@@ -21,8 +23,10 @@ def migrate(move: Move, rollout: Rollout, target: Rank) -> None:
 def change_role(move: Move, rank_id: RankId, role: Role) -> None:
     """Gives a rank another role; what it rolled out goes on elsewhere."""
     rank = move.state.ranks[rank_id]
+    rolled_out = rank.role is Role.ROLLOUT
     retire(move, rank)
-    vacate(move, rank)
+    if rolled_out:
+        vacate(move, rank)
     move.state.n_changing += 1
     move.say(Repartition(rank_id, role))
 
@@ -40,11 +44,13 @@ def retire(move: Move, rank: Rank) -> None:
     """Takes a rank out of its role."""
     state = move.state
     take_role(state, rank, None)
+    state.n_serving -= rank.version is not None and rank.version == state.published
     rank.version = None
     state.n_loading -= rank.loading is not None
     rank.loading = None
     note_idleness(move, rank)
     update_placeable(state, rank)
+    update_evaluable(state, rank)
 
 
 def vacate(move: Move, rank: Rank) -> None:
@@ -101,15 +107,20 @@ def rebalance(move: Move) -> None:
         running = any(member.phase is Phase.DECODING for member in group.members)
         if load and not running:
             groups[group.rank].append((load, group))
-    for movable in groups.values():
+    heaviest, lightest = Ranking[RankId](), Ranking[RankId]()
+    for rank, movable in groups.items():
         movable.sort(key=lambda entry: (entry[0], entry[1].born), reverse=True)
+        heaviest.put(rank, (-loads[rank], rank))
+        lightest.put(rank, (loads[rank], rank))
     while len(loads) > 1:
-        heaviest, lightest = max(loads, key=loads.__getitem__), min(loads, key=loads.__getitem__)
-        if not groups[heaviest]:
+        source, target = heaviest.first(), lightest.first()
+        if not groups[source]:
             return
-        load, group = groups[heaviest].pop()
-        if loads[lightest] + load >= loads[heaviest]:
+        load, group = groups[source].pop()
+        if loads[target] + load >= loads[source]:
             return
-        move_group(move, group, state.ranks[heaviest], state.ranks[lightest])
-        loads[heaviest] -= load
-        loads[lightest] += load
+        move_group(move, group, state.ranks[source], state.ranks[target])
+        for rank, change in ((source, -load), (target, load)):
+            loads[rank] += change
+            heaviest.put(rank, (-loads[rank], rank))
+            lightest.put(rank, (loads[rank], rank))

@@ -252,6 +252,7 @@ class State:
     unprobed: Ranking[GroupId] = field(default_factory=Ranking[GroupId])
     unplaced: Ranking[GroupId] = field(default_factory=Ranking[GroupId])  # have no rank yet
     placeable: Ranking[RankId] = field(default_factory=Ranking[RankId])  # by expected free tokens
+    evaluable: Ranking[RankId] = field(default_factory=Ranking[RankId])  # serve some version
     requested: dict[Purpose, int] = field(default_factory=dict[Purpose, int])  # not arrived yet
     n_open_groups: int = 0  # training groups that arrived and are not complete
     ahead: dict[GroupId, None] = field(default_factory=dict[GroupId, None])  # of these, in order
@@ -266,6 +267,7 @@ class State:
     n_rollout_ranks: int = 0
     n_trainer_ranks: int = 0
     pool_tokens: int = 0  # of all rollout ranks
+    n_serving: int = 0  # ranks that serve it
     n_loading: int = 0  # ranks that have not proved it yet
     n_changing: int = 0  # ranks whose `RankReady` is owed
     evaluation: Evaluation | None = None

@@ -25,7 +25,7 @@ from tiderl_jax.core.ids import GroupId, PolicyVersion, Purpose, Role, RolloutId
 from tiderl_jax.scheduler.ahead import let_in
 from tiderl_jax.scheduler.groups import drop_group
 from tiderl_jax.scheduler.microbatches import shape
-from tiderl_jax.scheduler.phases import note_idleness, update_placeable
+from tiderl_jax.scheduler.phases import note_idleness, update_evaluable, update_placeable
 from tiderl_jax.scheduler.placement import change_role, rebalance, retire, take_role, vacate
 from tiderl_jax.scheduler.policies import Move
 from tiderl_jax.scheduler.readiness import Window
@@ -89,7 +89,7 @@ def rank_ready(move: Move, event: RankReady) -> None:
     take_role(state, rank, event.role)
     state.n_changing -= 1
     joins_late = event.role is Role.ROLLOUT and state.published != state.learner.version
-    if joins_late and _is_served(state):
+    if joins_late and _is_served(state) and (rank.n_open or rank.partial):
         vacate(move, rank)  # it gets no weights before the next publication
     update_placeable(state, rank)
     note_idleness(move, rank)
@@ -130,8 +130,11 @@ def weights_loaded(move: Move, event: WeightsLoaded) -> None:
         return
     joins = rank.version is None
     rank.version, rank.loading = event.version, None
+    state.n_serving += 1
     state.n_loading -= 1
+    move.reconsider = state.n_loading == 0
     update_placeable(state, rank)
+    update_evaluable(state, rank)
     move.touched[event.rank] = None
     if joins and state.n_loading == 0:
         rebalance(move)
@@ -160,6 +163,7 @@ def _publish(move: Move) -> None:
         return
     state.published, state.published_digest = learner.version, learner.digest
     state.published_groups = learner.groups_trained
+    state.n_serving = 0
     for rank in state.ranks.values():
         state.n_loading -= rank.loading is not None
         rank.loading = None
@@ -170,13 +174,13 @@ def _catch_up(move: Move) -> None:
     state = move.state
     if state.published is None or state.published != state.learner.version:
         return
+    if state.n_serving + state.n_loading == state.n_rollout_ranks:
+        return
     ranks = [
         rank
         for rank in state.with_role(Role.ROLLOUT)
         if rank.version != state.published and rank.loading is None
     ]
-    if not ranks:
-        return
     for rank in ranks:
         rank.loading = state.published
     state.n_loading += len(ranks)
@@ -210,11 +214,7 @@ def _give_up_evaluation(move: Move) -> None:
 
 def _is_served(state: State) -> bool:
     """Whether some rank serves the published version, or will."""
-    return any(
-        rank.version == state.published or rank.loading is not None
-        for rank in state.with_role(Role.ROLLOUT)
-        if state.published is not None
-    )
+    return state.n_serving > 0 or state.n_loading > 0
 
 
 def _end_evaluation(state: State) -> None:
