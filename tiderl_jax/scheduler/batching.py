@@ -179,7 +179,7 @@ class CtbBatching:
                 rank.ready.discard(rollout.id)
         for rollout in blocked:
             rank.ready.put(rollout.id, self.key(move.state, rollout))
-        if not rank.ready:
+        if rank.parked_acting and not rank.ready:
             self._resume_acting(move, rank)
         elif blocked and blocked[0].phase is Phase.PARKED_READY:
             self._escape(move, blocked[0])

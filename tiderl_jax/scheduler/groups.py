@@ -261,13 +261,6 @@ def count_fault(move: Move, reason: str) -> None:
         )
 
 
-def older(first: PolicyVersion | None, second: PolicyVersion | None) -> PolicyVersion | None:
-    """The older of two versions; None is none."""
-    if first is None or second is None:
-        return second if first is None else first
-    return min(first, second)
-
-
 def note_oldest(state: State, group: Group, sampled: PolicyVersion) -> bool:
     """Takes in the oldest version of a turn that ended; True if the group has become older."""
     known = group.oldest_version
@@ -281,9 +274,8 @@ def index_oldest(state: State, group: Group) -> None:
     """Keeps `State.by_oldest` for what may train, after members have come or gone."""
     if group.is_evaluation:
         return
-    oldest: PolicyVersion | None = None
-    for member in group.members:
-        oldest = older(oldest, member.oldest_version)
+    sampled = (member.oldest_version for member in group.members)
+    oldest = min((version for version in sampled if version is not None), default=None)
     if oldest != group.oldest_version:
         _file_oldest(state, group, oldest)
 

@@ -35,10 +35,12 @@ def enter(move: Move, rollout: Rollout, phase: Phase) -> None:
     rank.n_parked += phase.is_parked - was.is_parked
     if phase is _DECODING:
         rank.decoding[rollout.id] = None
-        note_idleness(move, rank)
+        if rank.idle_since_ns is not None:
+            note_idleness(move, rank)
     elif was is _DECODING:
         rank.decoding.pop(rollout.id, None)
-        note_idleness(move, rank)
+        if not rank.decoding:
+            note_idleness(move, rank)
     elif was is _HELD:
         rank.held.pop(rollout.id, None)
     is_ahead = phase is _HELD and state.groups[rollout.id.group].ahead

@@ -27,7 +27,6 @@ from tiderl_jax.scheduler.groups import (
     end_late_groups,
     member_ended,
     note_oldest,
-    older,
     try_again,
 )
 from tiderl_jax.scheduler.phases import enter, queue, queue_partial
@@ -99,9 +98,11 @@ def turn_ended(move: Move, event: TurnEnded) -> None:
     grown_tokens = rollout.context_tokens - rollout.last_turn_tokens
     state.growth_tokens += _GROWTH_WEIGHT * (grown_tokens - state.growth_tokens)
     rollout.last_turn_tokens = rollout.held_tokens = rollout.context_tokens
-    rollout.oldest_version = older(rollout.oldest_version, event.oldest_version)
-    _check_version(move, rollout, event.oldest_version)
-    move.reconsider = note_oldest(state, group, event.oldest_version)
+    sampled = event.oldest_version
+    if rollout.oldest_version is None or sampled < rollout.oldest_version:
+        rollout.oldest_version = sampled
+    _check_version(move, rollout, sampled)
+    move.reconsider = note_oldest(state, group, sampled)
     if event.stop is _LENGTH:
         _end(move, rollout, Outcome.TRUNCATED_LENGTH)
     elif move.now_ns >= rollout.deadline_ns:

@@ -102,7 +102,8 @@ class Draws:
         n = min(n_turns, self._max_turns)
         cut = draw.random(n) < workload.cut_turn
         generated = np.minimum(_counts(workload.generated_tokens.sample(draw, n)), self._turn_limit)
-        generated[cut] = self._turn_limit
+        if workload.cut_turn > 0:
+            generated[cut] = self._turn_limit
         return EpisodePlan(
             n_turns=n_turns,
             generated_tokens=generated.tolist(),
