@@ -66,6 +66,8 @@ TAMPERINGS: dict[str, Callable[[State], object]] = {
     "miscounted: they are 1": lambda s: setattr(s, "n_rollout_ranks", 2),
     "counted as trainers": lambda s: setattr(s, "n_trainer_ranks", 2),
     "counted as loading": lambda s: setattr(s, "n_loading", 1),
+    "counted as serving": lambda s: setattr(s, "n_serving", 0),
+    "Evaluation could go to": lambda s: s.evaluable.discard(RANK),
     "counted as working": lambda s: setattr(s, "n_working", 9),
     "members are unfinished": lambda s: setattr(s, "n_unfinished_members", 1),
     "The buffer counts 7 tokens": lambda s: setattr(s, "buffer_tokens", 7),

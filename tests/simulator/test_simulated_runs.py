@@ -1,5 +1,6 @@
 """Whole runs in virtual time; invariants are checked after every event where it says so."""
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -102,6 +103,22 @@ def test_time_never_runs_backwards_and_the_same_seed_gives_the_same_run() -> Non
     other = Record()
     simulate(small_config("tiderl", seed=1), observers=[other], timeline=False)
     assert other.times_ns != first.times_ns
+
+
+def test_nothing_has_to_be_collected_during_a_run_so_nothing_is_looked_for() -> None:
+    found, enabled = list[int](), list[bool]()
+
+    def look(event: Event | None, commands: Sequence[Command], now_ns: int) -> None:
+        enabled.append(gc.isenabled())
+        if event is None or any(isinstance(command, Finish) for command in commands):
+            found.append(gc.collect())
+
+    assert gc.isenabled()
+    simulate(random_config(11), observers=[look])
+    assert gc.isenabled()
+    assert not any(enabled)
+    assert len(found) == 2
+    assert found[-1] == 0
 
 
 def test_over_subscribed_kv_pauses_and_resumes_and_everything_still_ends() -> None:

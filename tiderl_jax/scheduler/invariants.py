@@ -90,9 +90,6 @@ def _partition(state: State) -> Iterator[str]:
     n_trainers = len(state.with_role(Role.TRAINER))
     if n_trainers != state.n_trainer_ranks:
         yield f"{state.n_trainer_ranks} ranks are counted as trainers where {n_trainers} are."
-    n_serving = sum(rank.version == state.published for rank in rolling)
-    if state.published is not None and n_serving != state.n_serving:
-        yield f"{state.n_serving} ranks are counted as serving where {n_serving} do."
     n_loading = sum(rank.loading is not None for rank in state.ranks.values())
     if n_loading != state.n_loading:
         yield f"{state.n_loading} ranks are counted as loading where {n_loading} are."
@@ -172,6 +169,13 @@ def _versions(state: State) -> Iterator[str]:
     for rank in state.ranks.values():
         if rank.version is not None and (published is None or rank.version > published):
             yield f"Rank {rank.spec.rank} serves {rank.version}; published was {published}."
+    serving = [rank for rank in state.ranks.values() if rank.version is not None]
+    n_serving = sum(rank.version == published for rank in serving)
+    if n_serving != state.n_serving:
+        yield f"{state.n_serving} ranks are counted as serving {published} where {n_serving} do."
+    keys = {rank.spec.rank: (rank.expected_evaluation_tokens, rank.spec.rank) for rank in serving}
+    if keys != state.evaluable:
+        yield f"Evaluation could go to the ranks {list(state.evaluable)}; {list(keys)} serve."
     pinned = state.evaluation.version if state.evaluation else published
     if pinned != published:
         yield f"Version {published} was published while {pinned} is evaluated."

@@ -36,7 +36,6 @@ from tiderl_jax.scheduler.snapshot import beginning, restore, snapshot
 from tiderl_jax.scheduler.state import RankSpec, State
 from tiderl_jax.scheduler.step_costs import StepCosts
 
-
 _ROLLOUT = Role.ROLLOUT
 
 
