@@ -231,6 +231,15 @@ def test_a_stop_lets_the_running_step_end_and_drops_the_rest() -> None:
     ]
 
 
+def test_while_a_run_stops_no_turn_starts() -> None:
+    hand = Hand(prompts=1, bound=1)
+    hand.load_weights()
+    hand.bring(0, 1)
+    hand.play(member(0))
+    hand.tell(StopRequested())
+    assert hand.ready(member(1)) == []
+
+
 def test_a_stop_with_an_idle_learner_ends_at_once() -> None:
     hand = Hand()
     hand.tell(StopRequested())

@@ -55,7 +55,7 @@ def _start_or_wait(move: Move, rollout: Rollout) -> None:
     """A turn that nothing is in the way of starts without queueing: most do."""
     state, rank = move.state, move.state.rank_of(rollout)
     is_free = rank.version is not None and rank.n_free_slots > 0
-    is_alone = not (rank.ready or rank.held or move.touched or rollout.phase.is_parked)
+    is_alone = not (rank.ready or move.touched or rollout.phase.is_parked)
     if is_free and is_alone and not state.stopping and _missing_tokens(state, rank, rollout) <= 0:
         _start_turn(move, rank, rollout)
     else:

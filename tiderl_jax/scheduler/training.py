@@ -89,7 +89,7 @@ def rank_ready(move: Move, event: RankReady) -> None:
     take_role(state, rank, event.role)
     state.n_changing -= 1
     joins_late = event.role is Role.ROLLOUT and state.published != state.learner.version
-    if joins_late and _is_served(state) and (rank.n_open or rank.partial):
+    if joins_late and _is_served(state):
         vacate(move, rank)  # it gets no weights before the next publication
     update_placeable(state, rank)
     note_idleness(move, rank)
