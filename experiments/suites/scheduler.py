@@ -6,7 +6,7 @@ A simulated run is journaled, then its events are handled once more by a fresh s
 call of the second half, when all rollouts have been admitted, is timed: CPU time, without Python's
 search for cycles, as in a simulation. The last event is the stop, which drops all that is in flight
 at once: it is the `max`. What the driver and the ledger cost is in the last claim only; invariants,
-which cost O(rollouts in flight), are checked once in a million events. About three minutes.
+which cost O(rollouts in flight), are checked once in a million events. About four minutes.
 """
 
 import math
