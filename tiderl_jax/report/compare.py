@@ -3,7 +3,7 @@
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,14 +191,16 @@ def _styles() -> Iterator[tuple[str, str]]:
 def _bars(axes: "Axes", runs: RunsOf, figure: str, *, named: bool) -> None:
     """A bar per run at the mean over seeds, a line over its spread, a dot per seed."""
     axes.set_visible(True)
-    for i, (records, (colour, _)) in enumerate(zip(runs.values(), _styles(), strict=False)):
-        values = measured(records, figure)
-        if not values:
-            continue
-        low, high = spread(values)
-        axes.barh(i, float(np.mean(values)), color=colour, height=0.7)
-        axes.plot([low, high], [i, i], color=LIGHT.text, linewidth=1.2)
-        axes.plot(values, [i] * len(values), "o", color=LIGHT.text, markersize=2.5, alpha=0.6)
+    of_runs = (measured(records, figure) for records in runs.values())
+    rows = {i: values for i, values in enumerate(of_runs) if values}
+    if rows:
+        colours = [colour for colour, _ in islice(_styles(), len(runs))]
+        means = [float(np.mean(values)) for values in rows.values()]
+        axes.barh([*rows], means, color=[colours[i] for i in rows], height=0.7)
+        lows, highs = zip(*map(spread, rows.values()), strict=True)
+        axes.hlines([*rows], lows, highs, color=LIGHT.text, linewidth=1.2)
+        dots = [(value, i) for i, values in rows.items() for value in values]
+        axes.plot(*zip(*dots, strict=True), "o", color=LIGHT.text, markersize=2.5, alpha=0.6)
     axes.set_yticks(range(len(runs)), list(runs) if named else [])
     axes.grid(visible=False, axis="y")
     axes.set(title=figure, xlim=(0, None), ylim=(len(runs) - 0.4, -0.6))
