@@ -3,7 +3,7 @@
     python -m experiments.sweep --config configs/paper_multimodal.py --workdir runs/paper_multimodal
 
 OSWorld and ScienceBoard with shapes like Qwen3-VL-4B and Qwen3.5-9B on 32 simulated H100, episodes
-of 50 turns, five seeds; the first 8 of the paper's 40 steps. Images stand in the prompt (the last
+of 50 turns, five seeds; the first 16 of the paper's 40 steps. Images stand in the prompt (the last
 five screenshots); that a moving window of them breaks the KV behind it is left out, so KV hit rates
 are upper bounds.
 Hardware: none (virtual time); about 30 minutes on two CPU cores.
@@ -30,6 +30,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
     """OSWorld with the 4B shape; the points change the rest."""
     config = paper.cluster(QWEN3_VL_4B, "osworld", max_turns=50, context_tokens=CONTEXT_TOKENS)
     config.name = "paper_multimodal"
-    config.steps = 8
+    config.steps = 16
     config.learner.tokens_per_row = CONTEXT_TOKENS
     return config
