@@ -39,6 +39,10 @@ def test_h9_until_it_is_over_something_can_happen_and_s4_no_lag_exceeds_the_boun
     check_schedules(range(start, start + 100))
 
 
+def test_a_schedule_in_which_a_group_ahead_and_an_evaluation_waited_for_each_other_ends() -> None:
+    check_schedule(3394)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("start", range(0, 10_000, 1000))
 def test_h9_and_s4_in_ten_thousand_schedules(start: int) -> None:
