@@ -115,7 +115,8 @@ def comparison(shape: Shape, context_tokens: int) -> dict[str, Point]:
     capped = cap(shape, context_tokens)
     return {
         "sync": policy("sync", shared()),
-        "sync_lockstep": policy("sync_lockstep", shared()),
+        # A fast environment waits for the slowest of all, for longer than the usual lease.
+        "sync_lockstep": policy("sync_lockstep", shared()) | {"environment.idle_lease_s": 3600.0},
         **{f"one_step_off@{f}": static("one_step_off", f) for f in FRACTIONS},
         **{f"async@{f}": static("async", f) for f in FRACTIONS},
         "async_capped@0.25": static("async", 0.25, max_open_rollouts_per_rank=capped),
